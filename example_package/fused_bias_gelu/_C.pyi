@@ -1,0 +1,1 @@
+"""Importing it registers the operators; it holds nothing else."""

@@ -1,0 +1,136 @@
+"""The PEP 517 and PEP 660 hooks: setuptools' own, each run under supervision.
+
+Frontends import this module for every hook that they call, so nothing is imported before it is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .settings import Settings
+
+ConfigSettings = dict[str, Any] | None
+
+__all__ = [
+    "build_sdist",
+    "build_wheel",
+    "get_requires_for_build_sdist",
+    "get_requires_for_build_wheel",
+    "prepare_metadata_for_build_wheel",
+]
+
+
+def get_requires_for_build_wheel(config_settings: ConfigSettings = None) -> list[str]:
+    return _get_requires("get_requires_for_build_wheel", config_settings)
+
+
+def get_requires_for_build_sdist(config_settings: ConfigSettings = None) -> list[str]:
+    return _get_requires("get_requires_for_build_sdist", config_settings)
+
+
+def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: ConfigSettings = None) -> str:
+    return _run("prepare_metadata_for_build_wheel", config_settings, metadata_directory=metadata_directory)
+
+
+def build_wheel(
+    wheel_directory: str, config_settings: ConfigSettings = None, metadata_directory: str | None = None
+) -> str:
+    return _run(
+        "build_wheel",
+        config_settings,
+        compiles=True,
+        wheel_directory=wheel_directory,
+        metadata_directory=metadata_directory,
+    )
+
+
+def build_sdist(sdist_directory: str, config_settings: ConfigSettings = None) -> str:
+    return _run("build_sdist", config_settings, sdist_directory=sdist_directory)
+
+
+def _get_requires_for_build_editable(config_settings: ConfigSettings = None) -> list[str]:
+    return _get_requires("get_requires_for_build_editable", config_settings)
+
+
+def _prepare_metadata_for_build_editable(
+    metadata_directory: str, config_settings: ConfigSettings = None
+) -> str:
+    return _run("prepare_metadata_for_build_editable", config_settings, metadata_directory=metadata_directory)
+
+
+def _build_editable(
+    wheel_directory: str, config_settings: ConfigSettings = None, metadata_directory: str | None = None
+) -> str:
+    return _run(
+        "build_editable",
+        config_settings,
+        compiles=True,
+        wheel_directory=wheel_directory,
+        metadata_directory=metadata_directory,
+    )
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    """The editable hooks are optional: setuptools leaves them out when asked for its older kind of editable."""
+    hooks: dict[str, Callable[..., Any]] = {
+        "get_requires_for_build_editable": _get_requires_for_build_editable,
+        "prepare_metadata_for_build_editable": _prepare_metadata_for_build_editable,
+        "build_editable": _build_editable,
+    }
+    if name in hooks and "legacy-editable" not in os.environ.get("SETUPTOOLS_ENABLE_FEATURES", ""):
+        return hooks[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _get_requires(hook: str, config_settings: ConfigSettings) -> list[str]:
+    """setuptools would run setup.py to learn of `setup_requires`, which hardly any project has any more."""
+    settings, rest = _load(config_settings)
+    if not _mentions_setup_requires(Path.cwd()) or not _torch_is_there(settings):
+        return []
+    from . import driver
+
+    result: list[str] = driver.run(driver.Task(hook, {"config_settings": rest}), settings)
+    return result
+
+
+def _run(hook: str, config_settings: ConfigSettings, compiles: bool = False, **arguments: Any) -> str:
+    settings, rest = _load(config_settings)
+    from . import driver
+
+    task = driver.Task(hook, {**arguments, "config_settings": rest}, compiles)
+    result: str = driver.run(task, settings)
+    return result
+
+
+def _load(config_settings: ConfigSettings) -> tuple[Settings, dict[str, Any] | None]:
+    from . import settings, ui
+    from .errors import SafeExtBuildError
+
+    try:
+        loaded, rest = settings.load(Path.cwd(), config_settings, os.environ)
+    except SafeExtBuildError as error:
+        ui.show_error(error)
+        raise SystemExit(1) from None
+    return loaded, rest or None
+
+
+def _mentions_setup_requires(project: Path) -> bool:
+    for name in ("setup.py", "setup.cfg"):
+        try:
+            if re.search(r"\bsetup_requires\b", (project / name).read_text(errors="replace")):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _torch_is_there(settings: Settings) -> bool:
+    """Without torch, a setup script that imports it would only fail here, before it could be installed."""
+    from .toolchain import find
+
+    return find.find_torch(settings, os.getppid(), os.environ).source.kind != "none"

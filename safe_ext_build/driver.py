@@ -1,0 +1,91 @@
+"""One hook from beginning to end: find out, plan, set the stage, run it under supervision, say what it cost."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import plan, ui
+from .errors import BuildFailed, SafeExtBuildError, ToolkitError
+from .machine import read_machine
+from .plan import BuildPlan
+from .settings import Settings
+from .supervise.workspace import cache_root
+from .toolchain import find
+from .toolchain.find import Cuda, Torch
+
+NO_COMPILER = "no CUDA compiler was found, so only what needs none can be built"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A hook of the inner backend. `compiles`: it builds, so the toolkit matters and the plan is worth saying."""
+
+    hook: str
+    arguments: dict[str, Any]
+    compiles: bool = False
+
+
+def run(task: Task, settings: Settings) -> Any:
+    """Run a hook behind the one error boundary: an expected error is shown, and ends the process with 1."""
+    try:
+        return _run(task, settings)
+    except SafeExtBuildError as error:
+        ui.show_error(error)
+        raise SystemExit(1) from None
+
+
+def _run(task: Task, settings: Settings) -> Any:
+    # A project without a setup script has no code that could ask for torch.
+    has_code = Path("setup.py").is_file()
+    torch = find.find_torch(settings, os.getppid(), os.environ) if has_code else find.no_torch()
+    cuda = _find_cuda(task, settings, torch)
+    planned = plan.make(settings, cuda, torch.source.line, read_machine())
+    if task.compiles and has_code:
+        for line in planned.lines:
+            ui.say(line)
+    try:
+        return _execute(task, settings, torch, cuda, planned)
+    except BuildFailed as error:
+        error.hint = error.hint or _afterthought(torch, cuda)
+        raise
+
+
+def _find_cuda(task: Task, settings: Settings, torch: Torch) -> Cuda | None:
+    try:
+        cuda = find.find_cuda(settings, torch, os.environ, cache_root(dict(os.environ)))
+    except ToolkitError:
+        if task.compiles:
+            raise
+        return None  # metadata and source distributions need no compiler
+    if cuda is None and task.compiles and torch.facts and torch.facts.cuda:
+        ui.warn(f"{torch.facts.describe()}: {NO_COMPILER}")
+    return cuda
+
+
+def _execute(task: Task, settings: Settings, torch: Torch, cuda: Cuda | None, planned: BuildPlan) -> Any:
+    if platform.system() != "Linux":
+        return _in_process(task, planned)
+    from . import staging
+
+    return staging.run(task.hook, task.arguments, settings, torch, cuda, planned)
+
+
+def _in_process(task: Task, planned: BuildPlan) -> Any:
+    """Elsewhere than on Linux: the plan's environment, and setuptools as it is; supervision needs Linux."""
+    from setuptools import build_meta
+
+    os.environ.update(planned.environment)
+    return getattr(build_meta, task.hook)(**task.arguments)
+
+
+def _afterthought(torch: Torch, cuda: Cuda | None) -> str:
+    """What may be behind a failure that did not explain itself."""
+    if torch.source.kind == "none":
+        return torch.source.line
+    if cuda is None and torch.facts and torch.facts.cuda:
+        return NO_COMPILER
+    return ""

@@ -1,0 +1,31 @@
+"""The errors a user is meant to read: what happened, where the value came from, what to do now."""
+
+from __future__ import annotations
+
+
+class SafeExtBuildError(Exception):
+    """An expected failure. It is shown as one `safe-ext-build: error:` line and a hint, without a traceback."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class SettingsError(SafeExtBuildError):
+    """A setting has a value that is not allowed, or a name that does not exist."""
+
+
+class ToolkitError(SafeExtBuildError):
+    """No CUDA toolkit fits the torch that the extension is built against."""
+
+
+class TorchError(SafeExtBuildError):
+    """torch is missing, or is not the one that the build needs."""
+
+
+class SupervisionError(SafeExtBuildError):
+    """The supervisor could not be started, or was lost."""
+
+
+class BuildFailed(SafeExtBuildError):
+    """The project's own build failed; its output has already been shown."""

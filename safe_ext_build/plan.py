@@ -1,0 +1,81 @@
+"""What a build will do, and why. Pure: settings, torch, toolkit and machine in, a BuildPlan out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .machine import Machine, reserve
+from .settings import Settings
+from .toolchain.find import Cuda
+
+# What one compile is taken to need before anything is known of it. Measured: a source that includes
+# torch/extension.h costs nvcc 3 GB for each architecture that it compiles at a time, and cc1plus 1.2 GB.
+CUDA_JOB = 3 << 30
+HOST_JOB = 1288490188
+# nvcc, a shell, cicc or ptxas, gcc, cc1plus, and our own J, with some to spare.
+TASKS_PER_JOB = 8
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """The decisions of one build. `jobs`: compiles at a time. `environment`: what the builder gets to see."""
+
+    jobs: int
+    cpus: int
+    nvcc_threads: int
+    environment: Mapping[str, str]
+    lines: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Cap:
+    """An upper bound on the number of compiles at a time, and what sets it."""
+
+    jobs: int
+    what: str
+
+
+def make(settings: Settings, cuda: Cuda | None, torch_line: str, machine: Machine) -> BuildPlan:
+    """Decide. An explicit `jobs.max` (or MAX_JOBS) wins over what memory and CPUs suggest, with a line."""
+    threads = settings.jobs.nvcc_threads or 1
+    caps = derive_caps(machine, cuda, threads)
+    derived = min(caps, key=lambda cap: cap.jobs)
+    jobs = settings.jobs.max or derived.jobs
+    environment = {"MAX_JOBS": str(jobs), "NVCC_THREADS": str(threads)}
+    if cuda:
+        environment |= {"CUDA_HOME": str(cuda.home), "CUDA_PATH": str(cuda.home)}
+        if cuda.archs:
+            environment["TORCH_CUDA_ARCH_LIST"] = cuda.archs
+    lines = [line for line in (torch_line, *(cuda.lines if cuda else ())) if line]
+    lines.append(_jobs_line(settings, caps, derived, jobs))
+    return BuildPlan(jobs, machine.cpus.count, threads, environment, tuple(lines))
+
+
+def derive_caps(machine: Machine, cuda: Cuda | None, threads: int) -> list[Cap]:
+    """How many compiles each resource allows; at least one each, since a build must go on."""
+    budget = machine.budget
+    archs = len(cuda.archs.split(";")) if cuda and cuda.archs else 1
+    per_job = CUDA_JOB * min(threads, archs) if cuda else HOST_JOB
+    room = budget.available - reserve(budget.total)
+    memory = Cap(
+        max(1, room // per_job),
+        f"memory {max(1, room // per_job)} ({budget.available / GIB:.1f} GiB free in {budget.name}, "
+        f"{per_job / GIB:.1f} a compile)",
+    )
+    caps = [Cap(machine.cpus.count, f"CPUs {machine.cpus.count} ({machine.cpus.why})"), memory]
+    if machine.pids_free is not None:
+        tasks = max(1, machine.pids_free // TASKS_PER_JOB)
+        caps.append(Cap(tasks, f"tasks {tasks}"))
+    return caps
+
+
+def _jobs_line(settings: Settings, caps: list[Cap], derived: Cap, jobs: int) -> str:
+    what = "compile" if jobs == 1 else "compiles"
+    allowed = ", ".join(cap.what for cap in caps)
+    if settings.jobs.max is None:
+        return f"{jobs} {what} at a time: {allowed}; {derived.what.split(' ', 1)[0]} is the limit"
+    source = settings.source("jobs.max")
+    note = "" if jobs <= derived.jobs else f"; {derived.what.split(' ', 1)[0]} would suggest {derived.jobs}"
+    return f"{jobs} {what} at a time, as {source} says ({allowed}){note}"

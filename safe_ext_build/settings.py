@@ -1,0 +1,403 @@
+"""What the user may decide: the schema, and the reader of its three sources.
+
+The dataclasses below are the only schema. The reader, the error messages and the reference page of the
+documentation are generated from them: a field's type says what is allowed, the docstring under it what it
+means. A value comes from the environment, from `-C`, or from `[tool.safe-ext-build]` in pyproject.toml, in
+this order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from .errors import SettingsError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+TABLE = "safe-ext-build"
+PREFIX = "SAFE_EXT_BUILD_"
+
+INTERNAL_VARIABLES = tuple(PREFIX + name for name in ("ID", "JOB", "SHIMS", "SOCKET", "BORROW", "PREFIX_*"))
+"""Variables with our prefix (shell patterns) that we set ourselves inside a build: never settings."""
+
+SETUPTOOLS_OPTIONS = ("verbose", "quiet", "editable-mode", "editable_mode")
+"""The `-C` keys that setuptools.build_meta reads, apart from those that begin with `--`."""
+
+
+# --- what a value may be ---
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a value may be: `read` returns it, or raises ValueError; `allowed` completes "must be …"."""
+
+    allowed: str
+    read: Callable[[object], object]
+    default: str = "not set"
+
+
+def _read_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    return value
+
+
+def _read_path(value: object) -> Path:
+    text = _read_text(value)
+    if "\n" in text or "\0" in text:
+        raise ValueError
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # `~` without a home directory
+        raise ValueError from None
+
+
+def _read_list(value: object) -> str | None:
+    items = value if isinstance(value, list) else [value]
+    return ";".join(text for text in map(_read_text, items) if text.strip()) or None
+
+
+def _read_count(value: object) -> int | None:
+    """A count of at least 1; None for "auto". Stricter than int(), which takes True, "+4", "4_0" and "٤"."""
+    if isinstance(value, str):
+        text = value.strip()
+        if text == "auto":
+            return None
+        if not (text.isascii() and text.isdecimal()):
+            raise ValueError
+        value = int(text)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError
+    return value
+
+
+def _choice(options: tuple[str, ...]) -> Kind:
+    def read(value: object) -> str:
+        text = _read_text(value).strip()
+        if text not in options:
+            raise ValueError
+        return text
+
+    quoted = [f'"{option}"' for option in options]
+    return Kind(f"{', '.join(quoted[:-1])} or {quoted[-1]}", read)
+
+
+Text = Annotated[str | None, Kind("a string", _read_text)]
+FilePath = Annotated[Path | None, Kind("the path of a directory", _read_path)]
+TextList = Annotated[str | None, Kind('a string or a list of strings, such as "8.0;9.0+PTX"', _read_list)]
+Count = Annotated[int | None, Kind('a whole number from 1 up, or "auto"', _read_count, '"auto"')]
+
+
+# --- the schema ---
+
+
+@dataclass(frozen=True)
+class Also:
+    """The ecosystem's own variables for a setting, first come first served, and the hint for a bad value."""
+
+    variables: tuple[str, ...] = ()
+    hint: str = ""
+
+
+_MAX_JOBS_HINT = (
+    "leave it empty to have it derived from this machine "
+    "(torch itself reads 0 as no limit, and ignores in silence what it cannot read)"
+)
+
+
+@dataclass(frozen=True)
+class CudaSettings:
+    """Which CUDA toolkit compiles, and for which GPUs."""
+
+    home: Annotated[Text, Also(("CUDA_HOME", "CUDA_PATH"))] = None
+    """The directory of the toolkit to use, as an absolute path. Another one is taken in its place only where
+    `CUDA_HOME` or `CUDA_PATH` names a directory without a compiler, and a line says so. When it is not set,
+    the toolkits of the machine are searched for the one that matches torch."""
+
+    archs: Annotated[TextList, Also(("TORCH_CUDA_ARCH_LIST",), "write each one as a quoted string")] = None
+    """The GPU architectures to compile for, in the syntax of `TORCH_CUDA_ARCH_LIST`; a list of strings means
+    the same as the strings with `;` between them. When it is not set: those of the GPUs present, else torch's
+    own list."""
+
+    mismatch: Literal["exact", "minor", "any"] = "minor"
+    """How far the toolkit's version may be from the CUDA version of torch. `exact`: same major and minor
+    version. `minor`: another minor version is used, with a line that says so, when there is no exact match.
+    `any`: another major version, too."""
+
+
+@dataclass(frozen=True)
+class TorchSettings:
+    """Which torch the extension is built against."""
+
+    match: Literal["runtime", "declared"] = "runtime"
+    """`runtime`: the torch of the environment that the frontend (pip, uv, build) runs for, even under build
+    isolation; where there is none, the one that `build-system.requires` brings. `declared`: always the one
+    that `build-system.requires` brings."""
+
+
+@dataclass(frozen=True)
+class JobsSettings:
+    """How many compilers run at once."""
+
+    max: Annotated[Count, Also(("MAX_JOBS",), _MAX_JOBS_HINT)] = None
+    """The most compile jobs that run at the same time. `auto`: derived from the CPUs, the memory and the
+    process limit that the build may use."""
+
+    nvcc_threads: Annotated[Count, Also(("NVCC_THREADS",))] = None
+    """How many threads each nvcc uses (its `--threads`). Each thread compiles for another architecture and
+    needs memory of its own. `auto`: chosen with the number of jobs."""
+
+
+@dataclass(frozen=True)
+class WorkspaceSettings:
+    """Where the temporary files of a build go."""
+
+    dir: FilePath = None
+    """The directory in which each build makes a workspace of its own and removes it at the end. It should be
+    on a disk, not in memory. When it is not set: `/var/tmp`, or the user's cache where `/var/tmp` is no disk
+    or has no room."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings, with their values and where these came from."""
+
+    cuda: CudaSettings = CudaSettings()
+    torch: TorchSettings = TorchSettings()
+    jobs: JobsSettings = JobsSettings()
+    workspace: WorkspaceSettings = WorkspaceSettings()
+
+    build_dir: FilePath = None
+    """The directory where compiled objects are kept for the next build. When it is not set: setuptools'
+    `build/`, or the user's cache where the project's own directory does not last (an unpacked sdist)."""
+
+    sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    def source(self, name: str) -> str:
+        """Where the value of a setting (`jobs.max`) came from, in words; "default" when nobody set it."""
+        schema()[name]  # a misspelt name is our mistake, not a default
+        return self.sources.get(name, "default")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of the schema: its dotted name, and what the reader and the documentation need of it."""
+
+    name: str
+    kind: Kind
+    default: object
+    also: Also
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables that set it; the first that is not empty wins."""
+        return (PREFIX + self.name.replace(".", "_").replace("-", "_").upper(), *self.also.variables)
+
+
+def _walk(cls: type, table: str) -> Iterator[Setting]:
+    hints = get_type_hints(cls, include_extras=True)
+    for item in dataclasses.fields(cls):
+        name, hint = table + item.name.replace("_", "-"), hints[item.name]
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            yield from _walk(hint, f"{name}.")
+        elif get_origin(hint) is Literal:
+            yield Setting(name, _choice(get_args(hint)), item.default, Also())
+        elif get_origin(hint) is Annotated:
+            kind, *also = hint.__metadata__
+            yield Setting(name, kind, item.default, also[0] if also else Also())
+
+
+@functools.lru_cache(maxsize=1)
+def schema() -> dict[str, Setting]:
+    """Every setting by its dotted name, in the order in which the dataclasses state them."""
+    return {setting.name: setting for setting in _walk(Settings, "")}
+
+
+def _settings_of(values: Mapping[str, object], sources: Mapping[str, str]) -> Settings:
+    tables: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        table, _, key = name.rpartition(".")
+        tables.setdefault(table, {})[key.replace("-", "_")] = value
+    top: dict[str, Any] = {**tables.pop("", {}), "sources": sources}
+    for table, keys in tables.items():
+        top[table] = dataclasses.replace(getattr(Settings, table), **keys)
+    return Settings(**top)
+
+
+# --- reading ---
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A value as it was written; `spelling` is how one writes a setting there, `others` what else exists."""
+
+    name: str
+    value: object
+    source: str
+    spelling: str
+    others: tuple[str, ...] = ()
+
+    def spelled(self, setting: Setting) -> str:
+        value = self.value if isinstance(self.value, str) else _shown(self.value)
+        words = {"name": setting.name, "variable": setting.variables[0]}
+        return self.spelling.format(**words, value=value, toml=_shown(self.value)).removesuffix("=")
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _flattened(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in table.items():
+        name = prefix + (f'"{key}"' if "." in key else key)
+        if isinstance(value, dict) and value:
+            yield from _flattened(value, f"{name}.")
+        elif value != {} or not _settings_in(name):
+            yield name, value
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path.name} cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path.name} is not valid TOML: {error}") from error
+
+
+def _table(value: object, name: str, path: Path) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise SettingsError(f"{name} in {path.name} is {_shown(value)}, but it must be a table")
+    return value
+
+
+def _file_values(path: Path) -> Iterator[_Given]:
+    tools = _table(_parsed(path).get("tool", {}), "tool", path)
+    for name in tools:
+        if name != TABLE and name.lower().replace("_", "-") == TABLE:
+            message = f"[tool.{name}] in {path.name}: there is no such table"
+            raise SettingsError(message, hint=f"did you mean [tool.{TABLE}]?")
+    for name, value in _flattened(_table(tools.get(TABLE, {}), f"tool.{TABLE}", path)):
+        yield _Given(name, value, f"[tool.{TABLE}] {name} in {path.name}", "{name} = {toml}")
+
+
+def _is_forwarded(key: str) -> bool:
+    return key in SETUPTOOLS_OPTIONS or (key.startswith("--") and _plain(key) not in _aliases())
+
+
+def _option_values(config_settings: Mapping[str, object]) -> Iterator[_Given]:
+    for key, value in config_settings.items():
+        if not _is_forwarded(key):
+            last = value[-1] if isinstance(value, list) and value else value
+            yield _Given(key, last, f"-C {key}", "-C {name}={value}", SETUPTOOLS_OPTIONS)
+
+
+def _environment_values(environ: Mapping[str, str]) -> Iterator[_Given]:
+    known: set[str] = set()
+    for setting in schema().values():
+        known.update(setting.variables)
+        for variable in reversed(setting.variables):  # what is read last wins
+            source = f"{variable} in the environment"
+            yield _Given(setting.name, environ.get(variable, ""), source, "{variable}={value}")
+    for variable in sorted(environ):
+        internal = any(fnmatchcase(variable, pattern) for pattern in INTERNAL_VARIABLES)
+        if variable.startswith(PREFIX) and variable not in known and not internal:
+            name = variable.removeprefix(PREFIX).lower()
+            yield _Given(name, environ[variable], f"{variable} in the environment", "{variable}={value}")
+
+
+def _is_empty(value: object) -> bool:
+    """Whether nothing was said: CI templates set variables to "" where nobody gave a value."""
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def _checked(given: _Given) -> object:
+    setting = schema().get(given.name)
+    if setting is None:
+        raise _unknown(given)
+    try:
+        return setting.kind.read(given.value)
+    except ValueError:
+        message = f"{given.source} is {_shown(given.value)}, but it must be {setting.kind.allowed}"
+        raise SettingsError(message, hint=setting.also.hint) from None
+
+
+def load(
+    project: Path, config_settings: Mapping[str, object] | None, environ: Mapping[str, str]
+) -> tuple[Settings, dict[str, object]]:
+    """The settings for the project in the directory `project`, and the `-C` settings that are for setuptools.
+
+    Every value is checked, also those that another source overrides. Raises SettingsError.
+    """
+    options = config_settings or {}
+    values: dict[str, object] = {}
+    sources: dict[str, str] = {}
+    for given in (
+        *_file_values(project / "pyproject.toml"),
+        *_option_values(options),
+        *_environment_values(environ),
+    ):
+        if given.name in schema() and _is_empty(given.value):
+            continue
+        value = _checked(given)
+        values[given.name] = project.absolute() / value if isinstance(value, Path) else value
+        sources[given.name] = given.source
+    return _settings_of(values, sources), {key: options[key] for key in options if _is_forwarded(key)}
+
+
+# --- what to do about a name that does not exist ---
+
+
+def _settings_in(table: str) -> list[Setting]:
+    return [setting for setting in schema().values() if setting.name.startswith(f"{table}.")]
+
+
+def _plain(name: str) -> str:
+    return name.lower().strip('-"').replace("_", ".").replace("-", ".")
+
+
+@functools.lru_cache(maxsize=1)
+def _aliases() -> dict[str, Setting]:
+    """What people may write when they mean a setting: its name, its table, its key, its variables."""
+    aliases: dict[str, Setting] = {}
+    for setting in schema().values():
+        table, _, key = setting.name.rpartition(".")
+        for alias in (setting.name, table, key, *setting.also.variables):
+            aliases.setdefault(_plain(alias), setting)
+    del aliases[""]  # the table of a setting that has none
+    return aliases
+
+
+def _closest(name: str, names: Iterable[str]) -> str:
+    return next(iter(difflib.get_close_matches(name, names, n=1)), "")
+
+
+def _unknown(given: _Given) -> SettingsError:
+    inside = _settings_in(given.name)
+    if inside:
+        names = ", ".join(setting.name for setting in inside)
+        message = f"{given.source} is {_shown(given.value)}, but {given.name} is a table of settings"
+        return SettingsError(message, hint=f"write {given.spelled(inside[0])} (the settings are: {names})")
+    setting = _aliases().get(_closest(_plain(given.name), _aliases()))
+    other = _closest(given.name, given.others)
+    hint = "the settings are: " + ", ".join(schema())
+    if setting is not None:
+        hint = f"did you mean {given.spelled(setting)}?"
+    elif other:
+        hint = f"did you mean {other}?"
+    return SettingsError(f"{given.source}: there is no such setting", hint=hint)

@@ -1,0 +1,103 @@
+"""Sets the stage for one supervised hook: workspace, shims, the builder's environment; and clears it away."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from . import events, ui
+from .machine import read_machine
+from .plan import GIB, BuildPlan
+from .schedule.shim import Config
+from .settings import Settings
+from .supervise import hook, shims, workspace
+from .supervise.processes import ID_VARIABLE
+from .supervise.workspace import Workspace
+from .toolchain import borrow
+from .toolchain.find import Cuda, Torch
+
+SHIMS_VARIABLE = "SAFE_EXT_BUILD_SHIMS"
+
+
+def run(
+    name: str,
+    arguments: dict[str, Any],
+    settings: Settings,
+    torch: Torch,
+    cuda: Cuda | None,
+    planned: BuildPlan,
+) -> Any:
+    """Run a hook of the inner backend in a supervised builder; returns its result. Raises SafeExtBuildError."""
+    root = settings.workspace.dir or workspace.default_root(dict(os.environ))
+    place = workspace.create(root, _shim_roots())
+    try:
+        result = hook.run(_stage(name, arguments, torch, cuda, planned, place), place)
+        _summarize(place)
+        return result
+    finally:
+        place.remove()
+
+
+def _shim_roots() -> list[Path]:
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    roots = [Path(runtime) / "safe-ext-build"] if runtime else []
+    return [*roots, workspace.cache_root(dict(os.environ)) / "shims"]
+
+
+def _stage(
+    name: str,
+    arguments: dict[str, Any],
+    torch: Torch,
+    cuda: Cuda | None,
+    planned: BuildPlan,
+    place: Workspace,
+) -> hook.Build:
+    environ = {**os.environ, **planned.environment}
+    prefixes = {f"SEB_ENV{number}": str(path) for number, path in enumerate(torch.volatile)}
+    real: dict[str, str] = {}
+    if cuda:
+        home, real = shims.write_cuda_home(place, cuda.home)
+        environ |= {"CUDA_HOME": str(home), "CUDA_PATH": str(home)}
+        prefixes["SEB_CUDA"] = str(home)
+    _write_shims(place, planned, {**prefixes, "SEB_WORKSPACE": str(place.path)})
+    if torch.source.borrowed:
+        borrow.write_config(torch.source.borrowed, place.path / "borrowed")
+        borrow.install_site(place.shims / "site")
+        environ = borrow.environment(place.shims / "site", place.path / "borrowed", environ)
+    environ |= {
+        "PATH": os.pathsep.join([str(place.shims), environ.get("PATH", os.defpath)]),
+        "TMPDIR": str(place.path / "tmp"),
+        SHIMS_VARIABLE: str(place.shims),
+        ID_VARIABLE: place.id,
+    }
+    return hook.Build(name, arguments, environ, planned.jobs, planned.cpus, real)
+
+
+def _write_shims(place: Workspace, planned: BuildPlan, prefixes: dict[str, str]) -> None:
+    shims.write_job(place)
+    config = Config(
+        ninja=str(shims.real_ninja()),
+        socket=str(place.socket),
+        workspace=str(place.path),
+        prefixes=prefixes,
+        slots=planned.jobs,
+        pids=read_machine().pids_free or 0,
+    )
+    shims.write_ninja(place, config)
+
+
+def _summarize(place: Workspace) -> None:
+    """What the compiles cost, in one line."""
+    jobs = [event for event in events.read(place.path / "events.jsonl") if event.kind == "job"]
+    done = [event for event in jobs if event.outcome == "compiled"]
+    if not done:
+        return
+    largest = max(done, key=lambda event: event.peak)
+    elapsed = max(event.time for event in jobs) - min(event.time - event.seconds for event in jobs)
+    again = sum(event.outcome == "memory" for event in jobs)
+    ui.say(
+        f"compiled {len(done)} {'object' if len(done) == 1 else 'objects'} in {elapsed:.0f} s "
+        f"({sum(event.cpu for event in jobs):.0f} CPU s, peak {largest.peak / GIB:.1f} GiB "
+        f"in {Path(largest.source).name}" + (f", {again} killed for memory and run again)" if again else ")")
+    )

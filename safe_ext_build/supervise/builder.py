@@ -1,0 +1,44 @@
+"""B, the builder: the one process that runs the project's code. It calls one hook of the inner backend.
+
+Its result travels in a file: what the project prints on its streams is the user's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from .linux import set_name
+from .protocol import FAILED
+
+
+def main() -> None:
+    workspace = Path(sys.argv[1])
+    set_name("seb-builder")
+    request = json.loads((workspace / "request.json").read_text())
+    sys.path[:] = request["path"]
+    sys.argv[:] = [sys.argv[0]]
+    answer = _answer(request, workspace / FAILED)
+    temporary = workspace / "result.tmp"
+    temporary.write_text(json.dumps(answer))
+    temporary.rename(workspace / "result.json")
+    sys.exit("error" in answer)
+
+
+def _answer(request: dict[str, Any], compile_failed: Path) -> dict[str, Any]:
+    try:
+        backend = importlib.import_module("setuptools.build_meta")
+        return {"value": getattr(backend, request["hook"])(**request["arguments"])}
+    except SystemExit as error:
+        return {"error": f"the project's build ended with exit status {error.code}"}
+    except KeyboardInterrupt:
+        return {"error": "interrupted"}
+    except BaseException as error:
+        if not compile_failed.exists():
+            # A compiler's own words are the last that a user should see; of all else the traceback is shown.
+            traceback.print_exc()
+        return {"error": f"{type(error).__name__}: {error}"}

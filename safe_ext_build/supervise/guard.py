@@ -1,0 +1,54 @@
+"""G, the guard: a fork of the supervisor that waits for the supervisor's death, and then clears up.
+
+The hook process does the same; the guard is for when both are killed at once. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+from .linux import set_name
+from .processes import end_all, marked
+from .workspace import Workspace
+
+
+def start(workspace: Workspace) -> tuple[int, int]:
+    """Fork a guard; returns its pid and the pipe that must stay open: closing it sets the guard off."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(reader)
+        return pid, writer
+    try:
+        _close_all_but({reader, workspace.lock})
+        _watch(workspace, reader)
+    finally:
+        os._exit(0)
+
+
+def _close_all_but(keep: set[int]) -> None:
+    """Leases, the frontend's pipes: what the guard held open would not be seen to close."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in keep:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
+def _watch(workspace: Workspace, reader: int) -> None:
+    os.setsid()
+    set_name("seb-guard")
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if os.read(reader, 1):
+        return  # the supervisor has cleared up itself
+    clear(workspace)
+
+
+def clear(workspace: Workspace) -> None:
+    """End every process that carries the build's marker, then remove the workspace."""
+    end_all(lambda: marked(workspace.id))
+    workspace.remove()

@@ -1,0 +1,268 @@
+"""H, the side of the frontend's hook process: starts the supervisor, passes signals on, clears up after it.
+
+H is the second guard: a subreaper while the hook runs, so that what a killed supervisor leaves comes to us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ..errors import BuildFailed, SupervisionError
+from .linux import is_subreaper, pidfd_open, set_subreaper
+from .processes import Process, descendants, end_all, marked, read, snapshot
+from .protocol import CONTINUE, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
+from .workspace import Workspace
+
+_BYTES = {getattr(signal, name): byte for byte, name in SIGNAL_BYTES.items()}
+_BOOTSTRAP = "import sys; sys.path.append({root!r}); from {module} import main; main()"
+
+
+@dataclass(frozen=True)
+class Build:
+    """One hook to run in a supervised builder. `real` maps shims to the compilers behind them."""
+
+    hook: str
+    arguments: dict[str, Any]
+    environ: Mapping[str, str]
+    jobs: int
+    cpus: int
+    real: Mapping[str, str]
+
+
+@dataclass
+class Ending:
+    """How it ended: what the supervisor says, the signal that we were sent, whether the frontend is gone."""
+
+    verdict: Verdict | None = None
+    signal: int = 0
+    frontend_gone: bool = False
+
+
+def python_command(module: str, *arguments: str, isolated: bool) -> list[str]:
+    """A Python that runs `main` of one of our modules. An isolated one starts fast and sees only the
+    standard library and us: the package's parent comes last, so that nothing in it can shadow a module."""
+    root = str(Path(__file__).resolve().parents[2])
+    options = ["-I", "-S", "-E"] if isolated else []
+    return [sys.executable, *options, "-c", _BOOTSTRAP.format(root=root, module=module), *arguments]
+
+
+def run(build: Build, workspace: Workspace) -> Any:
+    """Run a hook in a supervised builder and return its result.
+
+    Raises BuildFailed when the project's build failed, SupervisionError when the supervisor was lost; dies
+    by the signal that it was sent, once the tree is gone.
+    """
+    request = {"hook": build.hook, "arguments": build.arguments, "path": sys.path, "cwd": str(Path.cwd())}
+    (workspace.path / "request.json").write_text(json.dumps(request))
+    ending = _supervise(build, workspace)
+    if ending.frontend_gone:
+        os._exit(1)
+    if ending.signal:
+        _die_by(ending.signal)
+    return _result(ending.verdict, workspace)
+
+
+def _supervise(build: Build, workspace: Workspace) -> Ending:
+    before = {process.pid for process in descendants(os.getpid(), snapshot())}
+    with _subreaper(), _Signals() as signals:
+        try:
+            supervisor, lifeline = _start(build, workspace)
+            ending = _wait(supervisor, lifeline, signals)
+            ending.verdict = Verdict.load(workspace.path / "verdict.json")
+        finally:
+            _clear(workspace, before)
+    return ending
+
+
+def _start(build: Build, workspace: Workspace) -> tuple[subprocess.Popen[bytes], int]:
+    reader, writer = os.pipe()
+    frontend = read(os.getppid())
+    request = SupervisorRequest(
+        workspace=str(workspace.path),
+        lock=workspace.lock,
+        lifeline=reader,
+        hook=os.getpid(),
+        frontend=os.getppid(),
+        frontend_start=frontend.start if frontend else 0,
+        command=python_command("safe_ext_build.supervise.builder", str(workspace.path), isolated=False),
+        environ=dict(build.environ),
+        jobs=build.jobs,
+        cpus=build.cpus,
+        real=dict(build.real),
+    )
+    request.save(workspace.path / "supervisor.json")
+    command = python_command(
+        "safe_ext_build.supervise.supervisor", str(workspace.path / "supervisor.json"), isolated=True
+    )
+    try:
+        supervisor = subprocess.Popen(command, pass_fds=(reader, workspace.lock), start_new_session=True)
+    finally:
+        os.close(reader)
+    return supervisor, writer
+
+
+def _wait(supervisor: subprocess.Popen[bytes], lifeline: int, signals: _Signals) -> Ending:
+    """Wait for the supervisor's end; meanwhile pass on what we are told."""
+    ending = Ending()
+    pidfd, frontend = pidfd_open(supervisor.pid), _open_parent()
+    poll = select.poll()
+    for descriptor in (pidfd, frontend, signals.reader):
+        if descriptor >= 0:
+            poll.register(descriptor, select.POLLIN)
+    try:
+        while supervisor.poll() is None:
+            for descriptor, _ in poll.poll():
+                if descriptor == frontend:
+                    ending.frontend_gone = True
+                    poll.unregister(frontend)
+                elif descriptor == signals.reader:
+                    _pass_on(signals.take(), lifeline, ending)
+    finally:
+        for descriptor in (pidfd, frontend, lifeline):
+            if descriptor >= 0:
+                os.close(descriptor)
+    return ending
+
+
+def _open_parent() -> int:
+    try:
+        return pidfd_open(os.getppid())
+    except OSError:
+        return -1
+
+
+def _pass_on(numbers: list[int], lifeline: int, ending: Ending) -> None:
+    for number in numbers:
+        if number == signal.SIGTSTP:
+            _tell(lifeline, STOP)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            _tell(lifeline, CONTINUE)
+        elif number in _BYTES:
+            ending.signal = ending.signal or number
+            _tell(lifeline, _BYTES[signal.Signals(number)])
+
+
+def _tell(lifeline: int, byte: bytes) -> None:
+    with contextlib.suppress(OSError):  # the supervisor has just ended
+        os.write(lifeline, byte)
+
+
+def _clear(workspace: Workspace, before: set[int]) -> None:
+    """End what a killed supervisor left to us (nothing, after an orderly end), and what escaped with our marker."""
+
+    def ours() -> list[Process]:
+        return [process for process in descendants(os.getpid(), snapshot()) if process.pid not in before]
+
+    end_all(ours)
+    if not (workspace.path / "verdict.json").exists():
+        end_all(lambda: marked(workspace.id))
+
+
+def _die_by(number: int) -> None:
+    """End as the signal ends a process, so that our parent sees the truth."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+
+
+def _result(verdict: Verdict | None, workspace: Workspace) -> Any:
+    if verdict is None:
+        raise SupervisionError(
+            "the supervisor was killed, so the build was ended",
+            hint="Nothing of it is left running; start the build again, and finished objects are used again.",
+        )
+    if verdict.stuck:
+        raise SupervisionError(
+            f"the build has ended, but {', '.join(verdict.stuck)} is stuck in the kernel and cannot be killed",
+            hint="Such a process waits for a disk or a network file system; it ends when that answers.",
+        )
+    if verdict.reason:
+        raise BuildFailed(
+            f"the build was stopped: {verdict.reason}", hint="Finished objects are kept and used again."
+        )
+    return _answer(verdict, workspace)
+
+
+def _answer(verdict: Verdict, workspace: Workspace) -> Any:
+    try:
+        answer = json.loads((workspace.path / "result.json").read_text())
+    except (OSError, ValueError):
+        raise BuildFailed(f"the builder ended with exit status {verdict.builder_status >> 8}") from None
+    if "value" in answer:
+        return answer["value"]
+    if verdict.failure:
+        raise _compile_failure(verdict.failure)
+    raise BuildFailed(answer["error"], hint=answer.get("hint", ""))
+
+
+def _compile_failure(failure: dict[str, Any]) -> BuildFailed:
+    if failure["memory"]:
+        return BuildFailed(
+            f"{failure['source']}: the compiler was killed because memory ran out, also when it ran alone",
+            hint="Compile for fewer GPU architectures (TORCH_CUDA_ARCH_LIST), set NVCC_THREADS=1, or add memory.",
+        )
+    reason = failure["error"] or f"the compiler ended with exit status {failure['code']}"
+    return BuildFailed(f"{failure['source']} does not compile: {reason}")
+
+
+@contextlib.contextmanager
+def _subreaper() -> Iterator[None]:
+    before = is_subreaper()
+    set_subreaper(True)
+    try:
+        yield
+    finally:
+        set_subreaper(before)
+
+
+class _Signals:
+    """Signals as numbers on a pipe, while a hook runs; afterwards every handler is what it was.
+
+    Signals that are ignored (nohup) stay ignored. Outside of the main thread Python cannot handle signals:
+    there we leave them alone, and the supervisor still sees us end.
+    """
+
+    def __enter__(self) -> _Signals:
+        self.reader, self._writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        os.set_blocking(self._writer, False)
+        self._old: dict[int, Any] = {}
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        for number in (*_BYTES, signal.SIGTSTP, signal.SIGCONT):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._old[number] = signal.signal(number, _note)
+        return self
+
+    def take(self) -> list[int]:
+        try:
+            return list(os.read(self.reader, 256))
+        except BlockingIOError:
+            return []
+
+    def __exit__(self, *_: object) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.set_wakeup_fd(self._wakeup)
+            for number, handler in self._old.items():
+                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        os.close(self.reader)
+        os.close(self._writer)
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    """The number is already on the pipe."""

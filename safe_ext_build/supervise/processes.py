@@ -1,0 +1,135 @@
+"""Processes as /proc shows them, and ending them without ever hitting a stranger. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from .linux import pidfd_open, pidfd_send_signal
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+ID_VARIABLE = "SAFE_EXT_BUILD_ID"
+JOB_VARIABLE = "SAFE_EXT_BUILD_JOB"
+
+
+class Process(NamedTuple):
+    """One line of /proc/PID/stat (proc_pid_stat(5)); `start` is in clock ticks since boot, `rss` in bytes."""
+
+    pid: int
+    name: str
+    state: str
+    parent: int
+    group: int
+    start: int
+    rss: int
+
+
+def parse_stat(text: str) -> Process:
+    # The name is in parentheses and may hold blanks and parentheses itself.
+    head, _, tail = text.rpartition(")")
+    pid, _, name = head.partition(" (")
+    fields = tail.split()
+    return Process(
+        int(pid), name, fields[0], int(fields[1]), int(fields[2]), int(fields[19]), int(fields[21]) * PAGE
+    )
+
+
+def read(pid: int) -> Process | None:
+    try:
+        with open(f"/proc/{pid}/stat", errors="replace") as file:
+            return parse_stat(file.read())
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def snapshot() -> dict[int, Process]:
+    """Every process, in one pass."""
+    found = (read(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {process.pid: process for process in found if process}
+
+
+def descendants(root: int, table: dict[int, Process]) -> list[Process]:
+    """What descends from `root`, parents before children, zombies included, `root` not."""
+    children: dict[int, list[Process]] = {}
+    for process in table.values():
+        children.setdefault(process.parent, []).append(process)
+    result = list(children.get(root, ()))
+    for process in result:
+        result.extend(children.get(process.pid, ()))
+    return result
+
+
+def send(process: Process, number: int) -> bool:
+    """Signal this very process: its start time is checked through a pidfd, so a reused pid is never hit."""
+    try:
+        pidfd = pidfd_open(process.pid)
+    except OSError:
+        return False
+    try:
+        now = read(process.pid)
+        if now is None or now.start != process.start or now.state in "ZX":
+            return False
+        pidfd_send_signal(pidfd, number)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(pidfd)
+
+
+def reap() -> dict[int, int]:
+    """Collect every child that has ended: pid -> wait status."""
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended[pid] = status
+
+
+def environment_value(pid: int, variable: str) -> str | None:
+    """The value of `variable` in the environment that the process was started with."""
+    prefix = f"{variable}=".encode()
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            for entry in file.read().split(b"\0"):
+                if entry.startswith(prefix):
+                    return os.fsdecode(entry[len(prefix) :])
+    except OSError:
+        pass
+    return None
+
+
+def marked(build_id: str) -> list[Process]:
+    """The live processes that carry this build's marker, wherever they have escaped to."""
+    return [
+        process
+        for process in snapshot().values()
+        if process.state not in "ZX"
+        and process.pid != os.getpid()
+        and environment_value(process.pid, ID_VARIABLE) == build_id
+    ]
+
+
+def end_all(find: Callable[[], Iterable[Process]], patience: float = 10.0) -> list[Process]:
+    """Kill and reap until `find` finds nothing alive; returns what would not die within `patience` seconds.
+
+    Only a process in uninterruptible sleep outlives SIGKILL. New processes may appear while we kill: the
+    loop ends because a killed process starts no more.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        alive = [process for process in find() if process.state not in "ZX"]
+        if not alive or time.monotonic() > deadline:
+            reap()
+            return alive
+        for process in alive:
+            send(process, signal.SIGKILL)
+        reap()
+        time.sleep(0.002)

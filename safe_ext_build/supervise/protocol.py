@@ -1,0 +1,60 @@
+"""What the hook process, the supervisor and the builder hand each other. Standard library only."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+# Bytes on the lifeline, from the hook process to the supervisor.
+STOP, CONTINUE = b"S", b"C"
+SIGNAL_BYTES = {b"I": "SIGINT", b"T": "SIGTERM", b"H": "SIGHUP", b"Q": "SIGQUIT"}
+
+# Stands in the workspace while the last thing that happened to the compiles is that one failed.
+FAILED = "compile-failed"
+
+
+@dataclass(frozen=True)
+class SupervisorRequest:
+    """How the supervisor is to run a build. `real` maps a shim's path to the compiler that it stands for."""
+
+    workspace: str
+    lock: int
+    lifeline: int
+    hook: int
+    frontend: int
+    frontend_start: int
+    command: list[str]
+    environ: dict[str, str]
+    jobs: int
+    cpus: int
+    real: dict[str, str]
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def load(cls, path: Path) -> SupervisorRequest:
+        return cls(**json.loads(path.read_text()))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a build ended, as the supervisor tells it: `reason` is '' when the builder ended by itself."""
+
+    reason: str = ""
+    builder_status: int = 0
+    failure: dict[str, Any] | None = None
+    stuck: list[str] | None = None
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def load(cls, path: Path) -> Verdict | None:
+        """None when the supervisor never came to write it."""
+        try:
+            return cls(**json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError):
+            return None

@@ -1,0 +1,205 @@
+"""The directory of one build: made under a lock, owned through a lock, removed by whoever comes last.
+
+Layout of ROOT/ID/:
+    request.json    what the hook process asks for       result.json   what the builder answers
+    tmp/            TMPDIR of the builder                jobs/N/       TMPDIR of compile N, and two symbolic
+    bin/            shims (or `shims` -> elsewhere)                    links to what it writes outside
+Standard library only: the supervisor imports this.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+from ..errors import SupervisionError
+from .processes import end_all, marked
+
+MIN_FREE = 1 << 30
+# sun_path holds 108 bytes with its final NUL (unix(7)); the socket is the longest name that we need.
+MAX_SOCKET_PATH = 107
+SOCKET_NAME = "socket"
+
+
+class Workspace:
+    """A build's directory. `lock` is a descriptor: the directory belongs to a live build while it is open."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self.lock = lock
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    @property
+    def shims(self) -> Path:
+        link = self.path / "shims"
+        return Path(os.readlink(link)) if link.is_symlink() else self.path / "bin"
+
+    @property
+    def socket(self) -> Path:
+        return self.shims / SOCKET_NAME
+
+    def remove(self) -> None:
+        """Remove the directory and what jobs left outside of it. Safe to call twice, and from two processes."""
+        remove_tree(self.path)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove the workspace at `path`: first what its links name outside (unfinished outputs, shims)."""
+    for link in path.glob("jobs/*/*"):
+        if link.is_symlink() and link.name in ("output", "depfile"):
+            Path(os.readlink(link)).unlink(missing_ok=True)
+    if (path / "shims").is_symlink():
+        shutil.rmtree(os.readlink(path / "shims"), ignore_errors=True)
+    # Two guards may remove at once, and a file that one has taken makes the other's rmtree skip a directory.
+    for _ in range(5):
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            return
+
+
+def create(root: Path, shim_roots: list[Path]) -> Workspace:
+    """Make a workspace under `root` (0700, ours), after clearing away those of builds that have died."""
+    _private_directory(root)
+    guard = os.open(root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        collect(root)
+        path = root / os.urandom(6).hex()
+        path.mkdir(0o700)
+        workspace = Workspace(path, _locked(path))
+    except OSError as error:
+        raise SupervisionError(
+            f"cannot make a workspace in {root}: {error.strerror}",
+            hint="Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory on a disk with room.",
+        ) from error
+    finally:
+        os.close(guard)
+    for name in ("tmp", "jobs", "bin"):
+        (path / name).mkdir()
+    _place_shims(workspace, shim_roots)
+    return workspace
+
+
+def collect(root: Path) -> list[str]:
+    """Remove the workspaces under `root` that no live build owns, and end what still runs of their builds."""
+    removed = []
+    for path in root.iterdir():
+        if not path.is_dir() or path.is_symlink():
+            continue
+        try:
+            lock = _locked(path)
+        except OSError:
+            continue  # its build lives
+        build_id = path.name
+        end_all(lambda build_id=build_id: marked(build_id), patience=2.0)  # type: ignore[misc]
+        remove_tree(path)
+        os.close(lock)
+        removed.append(build_id)
+    return removed
+
+
+def _locked(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _private_directory(path: Path) -> None:
+    try:
+        path.mkdir(0o700, parents=True, exist_ok=True)
+        found = path.stat()
+    except OSError as error:
+        raise SupervisionError(
+            f"cannot use {path} for workspaces: {error.strerror}",
+            hint="Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory that you can write.",
+        ) from error
+    if found.st_uid != os.getuid():
+        raise SupervisionError(
+            f"{path} belongs to user {found.st_uid}, not to you (user {os.getuid()})",
+            hint="Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory of your own.",
+        )
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        path.chmod(0o700)
+
+
+def default_root(environ: dict[str, str]) -> Path:
+    """Where workspaces go: /var/tmp, which is a disk (a tmpfs is RAM), else the user's cache."""
+    var_tmp = Path("/var/tmp")
+    if os.access(var_tmp, os.W_OK | os.X_OK) and _has_room(var_tmp) and not _is_tmpfs(var_tmp):
+        return var_tmp / f"safe-ext-build-{os.getuid()}"
+    return cache_root(environ) / "workspaces"
+
+
+def cache_root(environ: dict[str, str]) -> Path:
+    """The user's cache directory for safe-ext-build (XDG base directory specification)."""
+    base = environ.get("XDG_CACHE_HOME") or ""
+    if os.path.isabs(base):
+        return Path(base) / "safe-ext-build"
+    home = environ.get("HOME") or os.path.expanduser("~")
+    return Path(home) / ".cache" / "safe-ext-build"
+
+
+def _has_room(path: Path) -> bool:
+    return shutil.disk_usage(path).free >= MIN_FREE
+
+
+def _is_tmpfs(path: Path) -> bool:
+    best, kind = "", ""
+    try:
+        mounts = Path("/proc/mounts").read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    for line in mounts:
+        _, point, system, *_ = line.split()
+        inside = point == "/" or str(path) == point or str(path).startswith(point + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, system
+    return kind in ("tmpfs", "ramfs")
+
+
+def _place_shims(workspace: Workspace, others: list[Path]) -> None:
+    """Find a directory that can stand on PATH, holds a socket and executes; the workspace itself if it does."""
+    if _executes(workspace.path / "bin"):
+        return
+    for root in others:
+        place = root / workspace.id
+        try:
+            place.mkdir(0o700, parents=True)
+        except OSError:
+            continue
+        if _executes(place):
+            (workspace.path / "shims").symlink_to(place)
+            return
+        shutil.rmtree(place, ignore_errors=True)
+    tried = ", ".join(str(path) for path in [workspace.path, *others])
+    workspace.remove()
+    raise SupervisionError(
+        f"no directory was found that can hold our shims (tried {tried})",
+        hint="It must allow execution, have no ':' in its path, and a path of under 90 bytes: set workspace.dir.",
+    )
+
+
+def _executes(directory: Path) -> bool:
+    text = os.fspath(directory)
+    if ":" in text or len(os.fsencode(directory / SOCKET_NAME)) > MAX_SOCKET_PATH:
+        return False
+    trial = directory / "trial"
+    try:
+        trial.write_text("#!/bin/sh\nexit 0\n")
+        trial.chmod(0o700)
+        return subprocess.run([trial], stdin=subprocess.DEVNULL, check=False).returncode == 0
+    except OSError:
+        return False
+    finally:
+        trial.unlink(missing_ok=True)

@@ -1,0 +1,88 @@
+"""What to build with: the torch of the target environment, and the toolkit that fits it."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..settings import Settings
+from . import archs, borrow, compose, cuda, rank, target
+from .borrow import TorchSource
+from .torch import TorchFacts, read_torch
+
+
+@dataclass(frozen=True)
+class Torch:
+    """The torch to build against, and this process' own environment."""
+
+    source: TorchSource
+    own: target.Environment
+    facts: TorchFacts | None = None
+
+    @property
+    def volatile(self) -> tuple[Path, ...]:
+        """Directories of a build environment that its frontend deletes after the build."""
+        return () if self.source.kind == "own" else isolated_directories(self.own, self.source)
+
+
+@dataclass(frozen=True)
+class Cuda:
+    """The toolkit that device code is compiled with: its CUDA_HOME, the arch list, and what to say of both."""
+
+    home: Path
+    archs: str
+    lines: tuple[str, ...] = ()
+
+
+def find_torch(settings: Settings, parent: int, environ: Mapping[str, str]) -> Torch:
+    """Find the torch to build against; `parent` is the process id of the frontend."""
+    own = target.own()
+    found, why = target.find_target(parent, environ, own)
+    source = borrow.decide(own, found, settings.torch.match, why)
+    search = [Path(entry) for entry in (own.path if found is None else found.path)]
+    facts = read_torch(source.package, search) if source.package else None
+    return Torch(source, own, facts)
+
+
+def isolated_directories(own: target.Environment, source: TorchSource) -> tuple[Path, ...]:
+    """Where a frontend has put this process' packages for this one build: what a path may not be kept from."""
+    target_prefix = source.borrowed.python.parent.parent if source.borrowed else None
+    temporary = Path(tempfile.gettempdir()).resolve()
+    found: dict[Path, None] = {}
+    if own.prefix not in (target_prefix, Path(sys.base_prefix)):
+        found[own.prefix] = None
+    for path in map(Path, own.path):
+        if temporary in path.resolve().parents and own.prefix not in path.parents:
+            found[path] = None
+    return tuple(found)
+
+
+def find_cuda(settings: Settings, torch: Torch, environ: Mapping[str, str], cache: Path) -> Cuda | None:
+    """The toolkit for this torch; None when torch is not a CUDA build, or no CUDA compiler is here at all.
+
+    Raises ToolkitError when compilers are here, or one was named, and none fits; the caller decides whether
+    that matters for what it is about to do.
+    """
+    facts = torch.facts
+    if facts is None or facts.cuda is None:
+        return None
+    sites = [*map(Path, torch.own.path), facts.package.parent]
+    source = settings.source("cuda.home")
+    found = cuda.discover(settings.cuda.home, source, environ, site_dirs=sites)
+    if not found.found and not any(one.candidate.required for one in found.rejected):
+        return None
+    source = settings.source("cuda.archs")
+    wanted = archs.normalise_archs(settings.cuda.archs or "", source)
+    choice = rank.choose(facts.cuda, found.found, found.rejected, settings.cuda.mismatch, wanted)
+    known = archs.torch_archs(facts)
+    listed, lines = archs.select_archs(wanted, source, choice.toolkit.archs, known, cuda.gpus(environ))
+    home = compose.complete(choice.toolkit, facts, cache, volatile=torch.volatile)
+    return Cuda(home, listed, tuple([*found.lines, choice.line, *lines]))
+
+
+def no_torch() -> Torch:
+    """For a project that has no code of its own to run: nothing is looked for."""
+    return Torch(TorchSource("none", None, ""), target.own())

@@ -1,0 +1,150 @@
+"""Which toolkit to take. Pure: it decides over what was found, and says why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from safe_ext_build.errors import ToolkitError
+
+from .cuda import Rejected, Toolkit
+
+Mismatch = Literal["exact", "minor", "any"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The toolkit to compile with, and the line that says so."""
+
+    toolkit: Toolkit
+    line: str
+
+
+def choose(
+    torch_cuda: str,
+    found: Sequence[Toolkit],
+    rejected: Sequence[Rejected],
+    mismatch: Mismatch,
+    archs: Sequence[str],
+) -> Choice:
+    """Choose the toolkit for a torch built with CUDA `torch_cuda`.
+
+    `found` and `rejected` stand in order of trust; `archs` are the wanted architectures (`8.6+PTX`). What
+    the user named wins over all others, and is an error if it does not fit.
+    """
+    wanted = _version(torch_cuda)
+    refused = next((one for one in rejected if one.candidate.required), None)
+    if refused is not None:
+        what = f"{refused.candidate.origin} is {refused.candidate.path}, which {refused.reason}"
+        raise ToolkitError(what, hint=_help(wanted, found, mismatch, None))
+    named_toolkit = next((toolkit for toolkit in found if toolkit.explicit), None)
+    pool = [named_toolkit] if named_toolkit else list(found)
+    fitting = [toolkit for toolkit in pool if _fits(toolkit.version, wanted, mismatch)]
+    if not fitting:
+        raise _no_match(wanted, found, rejected, mismatch, named_toolkit)
+    best = min(fitting, key=lambda toolkit: _badness(toolkit, wanted, archs))
+    return Choice(best, _line(best, wanted, rejected))
+
+
+def _version(text: str) -> tuple[int, int]:
+    numbers = re.match(r"(\d+)(?:\.(\d+))?", text)
+    if numbers is None:
+        raise ToolkitError(f"torch names its CUDA {text!r}, which is no version", hint="reinstall torch")
+    return int(numbers[1]), int(numbers[2] or 0)
+
+
+def _fits(version: tuple[int, int], wanted: tuple[int, int], mismatch: Mismatch) -> bool:
+    if mismatch == "any":
+        return True
+    return version == wanted or (mismatch == "minor" and version[0] == wanted[0])
+
+
+def _badness(toolkit: Toolkit, wanted: tuple[int, int], archs: Sequence[str]) -> tuple[object, ...]:
+    """Smaller is better; among equals the first, as the order of trust has it (`min` is stable)."""
+    return (
+        toolkit.version != wanted,
+        toolkit.version[0] != wanted[0],
+        not knows(toolkit, archs),
+        toolkit.version > wanted,
+        abs(toolkit.version[0] - wanted[0]),
+        abs(toolkit.version[1] - wanted[1]),
+        bool(toolkit.missing),
+    )
+
+
+def knows(toolkit: Toolkit, archs: Sequence[str]) -> bool:
+    """Whether its nvcc compiles for all of `archs`; an nvcc that cannot tell is believed."""
+    numbers = {re.sub(r"\D", "", arch.partition("+")[0]) for arch in archs} - {""}
+    return not toolkit.archs or numbers <= set(toolkit.archs)
+
+
+def _text(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+def _line(toolkit: Toolkit, wanted: tuple[int, int], rejected: Sequence[Rejected]) -> str:
+    skipped = [
+        f"{one.candidate.origin} is {one.candidate.path}, which {one.reason}: not used. "
+        for one in rejected
+        if one.candidate.explicit
+    ]
+    why = "the CUDA of torch"
+    if toolkit.version != wanted:
+        kin = "same major version as" if toolkit.version[0] == wanted[0] else "another major version than"
+        reason = "as it was named" if toolkit.explicit else "the best there is"
+        why = f"{kin} torch's CUDA {_text(wanted)}, {reason}"
+    return f"{''.join(skipped)}{toolkit.describe()}: {why}"
+
+
+def _no_match(
+    wanted: tuple[int, int],
+    found: Sequence[Toolkit],
+    rejected: Sequence[Rejected],
+    mismatch: Mismatch,
+    named: Toolkit | None,
+) -> ToolkitError:
+    looked_at = [f"\n  {toolkit.describe()}: {_verdict(toolkit, wanted, named)}" for toolkit in found]
+    looked_at += [f"\n  {one.candidate.path} ({one.candidate.origin}): {one.reason}" for one in rejected]
+    what = f"no CUDA toolkit fits torch's CUDA {_text(wanted)} (cuda.mismatch is {mismatch!r})"
+    if named is not None:
+        what = f"{named.describe()} does not fit torch's CUDA {_text(wanted)} (cuda.mismatch is {mismatch!r})"
+    tail = f"; looked at:{''.join(looked_at)}" if looked_at else _NOWHERE
+    return ToolkitError(what + tail, hint=_help(wanted, found, mismatch, named))
+
+
+_NOWHERE = "; there is none on PATH, under /usr/local, /opt or /usr/lib, in conda, or among the wheels"
+
+
+def _verdict(toolkit: Toolkit, wanted: tuple[int, int], named: Toolkit | None) -> str:
+    if named is not None and toolkit is not named:
+        return f"not considered, as {named.origin} names another"
+    return "another minor version" if toolkit.version[0] == wanted[0] else "another major version"
+
+
+def _help(wanted: tuple[int, int], found: Sequence[Toolkit], mismatch: Mismatch, named: Toolkit | None) -> str:
+    """The ways out, the cheapest first: a variable, a package, a looser setting."""
+    others = [one for one in found if one is not named and _fits(one.version, wanted, mismatch)]
+    ways = []
+    if others:
+        best = min(others, key=lambda toolkit: _badness(toolkit, wanted, ()))
+        fits = f"{best.home} is CUDA {_text(best.version)}, and fits"
+        ways.append(f"{fits}: name that, or name none to have it found")
+    else:
+        ways += [_install(wanted), "a toolkit in another place is named by CUDA_HOME=/its/directory"]
+    same_major = any(one.version[0] == wanted[0] for one in found)
+    if found and mismatch != "any":
+        looser = "minor" if mismatch == "exact" and same_major else "any"
+        risk = "" if looser == "minor" else ", at the risk of what is built failing at run time"
+        ways.append(f'cuda.mismatch = "{looser}" takes what was found{risk}')
+    return "\n".join(ways)
+
+
+def _install(wanted: tuple[int, int]) -> str:
+    major, minor = wanted
+    system = f"cuda-toolkit-{major}-{minor} from NVIDIA's package repository"
+    if major >= 13:
+        return f'pip install "cuda-toolkit[nvcc,cccl]=={major}.{minor}.*", or install {system}'
+    conda = f"conda install -c nvidia cuda-toolkit={major}.{minor}"
+    return f"install {system}, or {conda} (the wheels of CUDA {major} have no nvcc)"

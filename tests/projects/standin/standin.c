@@ -1,0 +1,112 @@
+/* A compiler for tests: takes nvcc's or gcc's `-c SOURCE -o OUTPUT -MF DEPFILE`, and does what SOURCE says.
+ *
+ * A line `//! key=value key=value` of the source holds: seconds (how long), mib (memory of the inner compiler),
+ * fail (exit status), say (a word printed on standard error), stubborn=1 (ignore TERM and INT), escape=1 (leave
+ * a respawning daemon in a session of its own), die=N (the inner compiler is ended by signal N).
+ * Like nvcc, it works through a shell-like child: compiler -> sh -> cicc.
+ */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct plan { double seconds; long mib; int fail, stubborn, escape, die; char say[256]; };
+
+static struct plan read_plan(const char *path) {
+  struct plan plan = {0.05, 1, 0, 0, 0, 0, ""};
+  char line[4096];
+  FILE *file = fopen(path, "r");
+  if (!file) { fprintf(stderr, "standin: no such file: %s\n", path); exit(1); }
+  while (fgets(line, sizeof line, file)) {
+    if (strncmp(line, "//!", 3)) continue;
+    for (char *word = strtok(line + 3, " \n"); word; word = strtok(NULL, " \n")) {
+      char *value = strchr(word, '=');
+      if (!value) continue;
+      *value++ = 0;
+      if (!strcmp(word, "seconds")) plan.seconds = atof(value);
+      else if (!strcmp(word, "mib")) plan.mib = atol(value);
+      else if (!strcmp(word, "fail")) plan.fail = atoi(value);
+      else if (!strcmp(word, "stubborn")) plan.stubborn = atoi(value);
+      else if (!strcmp(word, "escape")) plan.escape = atoi(value);
+      else if (!strcmp(word, "die")) plan.die = atoi(value);
+      else if (!strcmp(word, "say")) snprintf(plan.say, sizeof plan.say, "%s", value);
+    }
+  }
+  fclose(file);
+  return plan;
+}
+
+static void be_stubborn(void) { signal(SIGTERM, SIG_IGN); signal(SIGINT, SIG_IGN); signal(SIGHUP, SIG_IGN); }
+
+static void escape(void) { /* a daemon that replaces itself ten times a second */
+  if (fork()) return;
+  setsid();
+  prctl(PR_SET_NAME, "escapee");
+  be_stubborn();
+  for (;;) { usleep(100000); if (fork()) _exit(0); setsid(); }
+}
+
+static int compile(const struct plan *plan) { /* the inner compiler: holds its memory for a while */
+  prctl(PR_SET_NAME, "cicc");
+  size_t size = (size_t)plan->mib << 20;
+  char *memory = malloc(size + 1);
+  if (!memory) return 1;
+  memset(memory, 1, size);
+  usleep((useconds_t)(plan->seconds * 1e6));
+  if (plan->die) raise(plan->die);
+  return plan->fail;
+}
+
+static int through_shell(const struct plan *plan) { /* as nvcc does it: sh -c cicc */
+  pid_t shell = fork();
+  if (!shell) {
+    prctl(PR_SET_NAME, "sh");
+    pid_t inner = fork();
+    if (!inner) _exit(compile(plan));
+    int status;
+    waitpid(inner, &status, 0);
+    _exit(WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
+  }
+  int status;
+  waitpid(shell, &status, 0);
+  if (WIFSIGNALED(status)) return 128 + WTERMSIG(status);
+  return WEXITSTATUS(status);
+}
+
+int main(int argc, char **argv) {
+  const char *source = NULL, *output = NULL, *depfile = NULL;
+  for (int i = 1; i < argc; i++) {
+    if (!strcmp(argv[i], "--version")) { puts("standin, release 13.0, V13.0.88"); return 0; }
+    if (!strcmp(argv[i], "-o") && i + 1 < argc) output = argv[++i];
+    else if ((!strcmp(argv[i], "-MF") || !strcmp(argv[i], "--dependency-output")) && i + 1 < argc) depfile = argv[++i];
+    else if (!strcmp(argv[i], "-MT") && i + 1 < argc) i++;
+    else if (argv[i][0] != '-') source = argv[i];
+  }
+  if (!source || !output) { fprintf(stderr, "standin: nothing to do\n"); return 1; }
+  struct plan plan = read_plan(source);
+  if (plan.stubborn) be_stubborn();
+  if (plan.escape) escape();
+
+  char temporary[4096];
+  snprintf(temporary, sizeof temporary, "%s/tmpxft_%d", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp", getpid());
+  FILE *file = fopen(temporary, "w");
+  if (file) { fputs("intermediate\n", file); fclose(file); }
+  FILE *object = fopen(output, "w"); /* half written for as long as it takes, as a real compiler's is */
+  if (!object) { fprintf(stderr, "standin: cannot write %s\n", output); return 1; }
+  fputs("half", object);
+  fflush(object);
+
+  int status = through_shell(&plan);
+  if (plan.say[0]) fprintf(stderr, "%s(1): error: %s\n", source, plan.say);
+  if (status > 128) fprintf(stderr, "nvcc error   : 'cicc' died due to signal %d \n", status - 128);
+  unlink(temporary);
+  if (status) return status > 128 ? status - 128 : status;
+  fputs(" whole\n", object);
+  fclose(object);
+  if (depfile && (file = fopen(depfile, "w"))) { fprintf(file, "%s: %s\n", output, source); fclose(file); }
+  return 0;
+}
