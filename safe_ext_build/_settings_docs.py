@@ -103,9 +103,7 @@ def render() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write or check the page; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m safe_ext_build._settings_docs")
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; exit with 1 when the page differs"
-    )
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when the page differs")
     parser.add_argument("page", nargs="?", type=Path, default=PAGE, help=f"the page (default: {PAGE})")
     options = parser.parse_args(arguments)
     page: Path = options.page

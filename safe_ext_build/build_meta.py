@@ -57,9 +57,7 @@ def _get_requires_for_build_editable(config_settings: ConfigSettings = None) -> 
     return _get_requires("get_requires_for_build_editable", config_settings)
 
 
-def _prepare_metadata_for_build_editable(
-    metadata_directory: str, config_settings: ConfigSettings = None
-) -> str:
+def _prepare_metadata_for_build_editable(metadata_directory: str, config_settings: ConfigSettings = None) -> str:
     return _run("prepare_metadata_for_build_editable", config_settings, metadata_directory=metadata_directory)
 
 

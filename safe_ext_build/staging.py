@@ -56,11 +56,12 @@ def _stage(
     environ = {**os.environ, **planned.environment}
     prefixes = {f"SEB_ENV{number}": str(path) for number, path in enumerate(torch.volatile)}
     real: dict[str, str] = {}
+    moved: dict[str, str] = {}
     if cuda:
         home, real = shims.write_cuda_home(place, cuda.home)
         environ |= {"CUDA_HOME": str(home), "CUDA_PATH": str(home)}
-        prefixes["SEB_CUDA"] = str(home)
-    _write_shims(place, planned, {**prefixes, "SEB_WORKSPACE": str(place.path)})
+        moved[str(home)] = str(cuda.home)
+    _write_shims(place, planned, {**prefixes, "SEB_WORKSPACE": str(place.path)}, moved)
     if torch.source.borrowed:
         borrow.write_config(torch.source.borrowed, place.path / "borrowed")
         borrow.install_site(place.shims / "site")
@@ -74,13 +75,14 @@ def _stage(
     return hook.Build(name, arguments, environ, planned.jobs, planned.cpus, real)
 
 
-def _write_shims(place: Workspace, planned: BuildPlan, prefixes: dict[str, str]) -> None:
+def _write_shims(place: Workspace, planned: BuildPlan, prefixes: dict[str, str], moved: dict[str, str]) -> None:
     shims.write_job(place)
     config = Config(
         ninja=str(shims.real_ninja()),
         socket=str(place.socket),
         workspace=str(place.path),
         prefixes=prefixes,
+        moved=moved,
         slots=planned.jobs,
         pids=read_machine().pids_free or 0,
     )

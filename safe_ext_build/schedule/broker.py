@@ -112,6 +112,8 @@ class Broker:
         elif (job := self.jobs.get(connection)) is not None:
             if kind == b"started":
                 job.compiler = int(fields[1])
+            elif kind == b"signalled":
+                self._stop(f"the job of {job.name} received {signal.Signals(int(fields[1])).name}")
             elif kind == b"done":
                 status, peak, cpu = int(fields[1]), int(fields[2]), float(fields[3])
                 self._done(job, status, peak, cpu, fields[4].decode(errors="replace"), now, evidence)
@@ -188,9 +190,7 @@ class Broker:
         if self.winding_down:
             self._wind_down()
             return
-        waiting = sorted(
-            (job for job in self.jobs.values() if job.state == "waiting"), key=lambda job: job.id
-        )
+        waiting = sorted((job for job in self.jobs.values() if job.state == "waiting"), key=lambda job: job.id)
         running = [job.candidate for job in self.running()]
         by_id = {job.id: job for job in waiting}
         for number in policy.admit(self.limits, running, [job.candidate for job in waiting]):

@@ -8,9 +8,7 @@ import shlex
 from dataclasses import dataclass
 
 NVCC = re.compile(r"nvcc(\.exe)?")
-HOST_COMPILER = re.compile(
-    r"([\w.]+-)*(g\+\+|gcc|c\+\+|cc|clang|clang\+\+|icpx|icx|hipcc|nvc\+\+|nvc)(-[\d.]+)?"
-)
+HOST_COMPILER = re.compile(r"([\w.]+-)*(g\+\+|gcc|c\+\+|cc|clang|clang\+\+|icpx|icx|hipcc|nvc\+\+|nvc)(-[\d.]+)?")
 SOURCE = re.compile(r".+\.(cu|cpp|cc|cxx|c\+\+|C|c|mm|m|hip|ptx|cubin|ii|i|s|S)")
 
 _ASKS_ONLY = {

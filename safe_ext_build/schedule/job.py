@@ -7,7 +7,7 @@ REAL, when not empty, is the compiler that the shim stands for: it takes COMMAND
 Messages are NUL-separated fields behind a length of four bytes:
     job CWD PREPEND APPEND COMMAND...       -> pass                              run it, unmanaged
                                             -> run DIR OUT FINAL DEP NUMBER COMMAND...
-    started PID
+    started PID                             (and `signalled NUMBER`, when somebody sends us a signal)
     done STATUS MAXRSS CPU TAIL             -> end CODE | run ... (again)
 The open connection is the lease: when it breaks, the supervisor is gone, and so is the compiler.
 """
@@ -151,9 +151,7 @@ class Run:
         environ[JOB_VARIABLE] = self.number
         actions = [(os.POSIX_SPAWN_DUP2, opened[0], 1), (os.POSIX_SPAWN_DUP2, opened[1], 2)]
         try:
-            self.pid = os.posix_spawnp(
-                self.command[0], self.command, environ, file_actions=actions, setpgroup=0
-            )
+            self.pid = os.posix_spawnp(self.command[0], self.command, environ, file_actions=actions, setpgroup=0)
         except OSError as error:
             complain(self.command, error)
             return False
@@ -246,6 +244,7 @@ def wait(lease: Lease, signals: Signals, run: Run) -> tuple[int, resource.struct
         for number in signals.take():
             if number in FORWARDED:
                 run.signal(number)
+                lease.send(b"signalled", b"%d" % number)  # the compiler may ignore it; the supervisor will not
         if lease.socket.fileno() in ready and lease.receive() is None:
             abandon(run)
 
@@ -286,9 +285,7 @@ def perform(lease: Lease, signals: Signals, fields: list[bytes]) -> tuple[Run, l
     else:
         run.discard()
     cpu = b"%.3f" % (usage.ru_utime + usage.ru_stime)
-    lease.send(
-        b"done", b"%d" % status, b"%d" % (usage.ru_maxrss * 1024), cpu, b"" if status == 0 else run.tail()
-    )
+    lease.send(b"done", b"%d" % status, b"%d" % (usage.ru_maxrss * 1024), cpu, b"" if status == 0 else run.tail())
     return run, wait_for_word(lease, signals, run)
 
 
@@ -307,9 +304,7 @@ def main() -> None:
     signals = Signals()
     get = os.environb.get
     arguments = [os.fsencode(argument) for argument in command]
-    lease.send(
-        b"job", os.getcwdb(), get(b"NVCC_PREPEND_FLAGS", b""), get(b"NVCC_APPEND_FLAGS", b""), *arguments
-    )
+    lease.send(b"job", os.getcwdb(), get(b"NVCC_PREPEND_FLAGS", b""), get(b"NVCC_APPEND_FLAGS", b""), *arguments)
     run, fields = None, wait_for_word(lease, signals, None)
     while fields[0] == b"run":
         run, fields = perform(lease, signals, fields)

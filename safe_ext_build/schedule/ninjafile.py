@@ -60,6 +60,11 @@ def is_generated(text: str) -> bool:
     return re.search(r"^\s+generator\s*=", text, re.MULTILINE) is not None
 
 
+def is_plain(path: str) -> bool:
+    """Whether a path may stand unquoted in a shell command and unescaped in a build.ninja."""
+    return _PLAIN.fullmatch(path) is not None
+
+
 def parse(text: str) -> list[Block]:
     """Split into blocks; blank lines and comments stay where they are, as blocks of their own."""
     blocks: list[Block] = []
@@ -130,7 +135,7 @@ def map_prefixes(text: str, prefixes: Mapping[str, str]) -> str:
 
     Inside quotes a shell would not expand it (and a path that needs quotes is not plain): those stay.
     """
-    names = {path: name for name, path in prefixes.items() if _PLAIN.fullmatch(path)}
+    names = {path: name for name, path in prefixes.items() if is_plain(path)}
     if not names:
         return text
     alternatives = "|".join(re.escape(path) for path in sorted(names, key=len, reverse=True))

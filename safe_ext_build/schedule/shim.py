@@ -26,12 +26,17 @@ _INTERRUPTED = b"ninja: build stopped: interrupted by user.\n"
 
 @dataclass(frozen=True)
 class Config:
-    """`ninja`: the real one. `prefixes`: variable -> path. `slots`: compiles at a time. `pids`: room, or 0."""
+    """What the shim needs to know.
+
+    `ninja`: the real one. `prefixes`: variable -> path. `moved`: path of ours -> what it stands for, which
+    the next build will find in the same place. `slots`: compiles at a time. `pids`: room, or 0.
+    """
 
     ninja: str
     socket: str
     workspace: str
     prefixes: dict[str, str]
+    moved: dict[str, str]
     slots: int
     pids: int
 
@@ -110,6 +115,9 @@ def _prepared(config: Config, arguments: Arguments) -> list[str]:
         return ["-f", arguments.file, "-j", str(config.slots)]  # ninja says best what is wrong
     if ninjafile.is_generated(text):
         return ["-f", arguments.file, "-j", str(config.slots)]
+    for path, stable in config.moved.items():
+        # Dependencies are recorded by their path: headers below one that vanishes would rebuild everything.
+        text = text.replace(path, stable) if ninjafile.is_plain(stable) else text
     rewritten = ninjafile.rewrite(text, config.prefixes, source_cost)
     copy = os.path.join(config.workspace, f"{os.getpid()}.ninja")
     with open(copy, "w", errors="surrogateescape") as file:

@@ -67,10 +67,9 @@ def run(build: Build, workspace: Workspace) -> Any:
     request = {"hook": build.hook, "arguments": build.arguments, "path": sys.path, "cwd": str(Path.cwd())}
     (workspace.path / "request.json").write_text(json.dumps(request))
     ending = _supervise(build, workspace)
-    if ending.frontend_gone:
-        os._exit(1)
-    if ending.signal:
-        _die_by(ending.signal)
+    if ending.frontend_gone or ending.signal:
+        workspace.remove()
+        _die_by(ending.signal or signal.SIGTERM)
     return _result(ending.verdict, workspace)
 
 

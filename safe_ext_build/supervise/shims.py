@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -27,9 +26,7 @@ def write_ninja(workspace: Workspace, config: Config) -> None:
     """`ninja`: the real one, on a rewritten build.ninja."""
     file = workspace.path / "ninja.json"
     file.write_text(json.dumps(asdict(config)))
-    _script(
-        workspace.shims / "ninja", python_command("safe_ext_build.schedule.shim", str(file), isolated=True)
-    )
+    _script(workspace.shims / "ninja", python_command("safe_ext_build.schedule.shim", str(file), isolated=True))
 
 
 def write_cuda_home(workspace: Workspace, toolkit: Path) -> tuple[Path, dict[str, str]]:
@@ -53,26 +50,20 @@ def write_cuda_home(workspace: Workspace, toolkit: Path) -> tuple[Path, dict[str
 
 def real_ninja() -> Path:
     """The ninja of our own dependency, whatever PATH holds. Raises SupervisionError when it is not there."""
-    import ninja
+    from importlib.metadata import PackageNotFoundError, distribution
 
-    found = Path(ninja.BIN_DIR) / "ninja" if ninja.BIN_DIR else None
-    found = found if found and found.is_file() else _beside_module(Path(ninja.__file__))
-    if found is None:
-        raise SupervisionError(
-            f"the ninja package of {sys.executable} holds no ninja program",
-            hint="Reinstall it: python -m pip install --force-reinstall ninja",
-        )
-    return found
-
-
-def _beside_module(module: Path) -> Path | None:
-    """In an overlay (pip's build environment) the scripts lie beside the library, not beside the interpreter."""
-    for parent in module.parents:
-        candidate = parent / "bin" / "ninja"
-        if candidate.is_file():
-            return candidate
-    found = shutil.which("ninja", path=os.pathsep.join([str(Path(sys.executable).parent)]))
-    return Path(found) if found else None
+    try:
+        package = distribution("ninja")
+        found = [package.locate_file(file) for file in package.files or () if file.parts[-2:] == ("bin", "ninja")]
+    except PackageNotFoundError:
+        found = []
+    for path in map(Path, map(str, found)):
+        if os.access(path, os.X_OK):
+            return path.resolve()
+    raise SupervisionError(
+        f"the ninja package of {sys.executable} is missing or holds no program that may be run",
+        hint="Install it anew: python -m pip install --force-reinstall 'ninja>=1.13.2'",
+    )
 
 
 def _job_command(workspace: Workspace, real: str) -> list[str]:

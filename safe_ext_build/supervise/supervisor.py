@@ -257,9 +257,7 @@ class Supervisor:
         open_still = connection.read()
         try:
             for fields in connection.messages():
-                self.broker.receive(
-                    connection.number, connection.pid, fields, time.monotonic(), self._evidence()
-                )
+                self.broker.receive(connection.number, connection.pid, fields, time.monotonic(), self._evidence())
         except (ValueError, IndexError):
             open_still = False  # not one of ours, or damaged
         if not open_still:
@@ -301,9 +299,7 @@ class Supervisor:
         if self.reason and not self.urgent:
             self._ask_to_end()
         stuck = end_all(self._tree)
-        stuck += end_all(
-            lambda: [process for process in marked(self.workspace.id) if process.pid != self.guard]
-        )
+        stuck += end_all(lambda: [process for process in marked(self.workspace.id) if process.pid != self.guard])
         self._save_verdict(stuck)
         if self.urgent:
             self._end_hook()
@@ -315,9 +311,7 @@ class Supervisor:
 
     def _ask_to_end(self) -> None:
         """TERM and CONT to ninja and the job groups, so that each can remove its own temporary files."""
-        asked = {job.compiler for job in self.broker.running()} | {
-            job.pid for job in self.broker.jobs.values()
-        }
+        asked = {job.compiler for job in self.broker.running()} | {job.pid for job in self.broker.jobs.values()}
         asked |= set(self.broker.ninjas.values())
         for process in self._tree():
             if process.pid in asked or process.group in asked:

@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Literal
 
@@ -69,6 +68,27 @@ class TorchSource:
     borrowed: Borrowed | None = None
 
 
+@dataclass(frozen=True)
+class _Distribution:
+    """An installed distribution's metadata. importlib.metadata would cost each hook 50 ms more."""
+
+    info: Path
+    """Its dist-info directory, or egg-info directory or file."""
+
+    def read(self, *names: str) -> str:
+        for file in (self.info / name for name in names):
+            try:
+                return file.read_text(encoding="utf-8", errors="replace")
+            except OSError:
+                continue
+        return ""
+
+    def header(self, name: str) -> list[str]:
+        head = self.read("METADATA", "PKG-INFO", "").partition("\n\n")[0]
+        prefix = f"{name}: "
+        return [line.removeprefix(prefix) for line in head.splitlines() if line.startswith(prefix)]
+
+
 class _Packages:
     """The distributions on a path, by normalised name, as Python would choose among them."""
 
@@ -84,13 +104,9 @@ class _Packages:
                     found.setdefault(canonicalize_name(child.stem.partition("-")[0]), []).append(child)
         return found
 
-    def directory(self, name: str) -> Path | None:
+    def find(self, name: str) -> _Distribution | None:
         candidates = self._directories.get(canonicalize_name(name), [])
-        return next((directory for directory in candidates if _has_metadata(directory)), None)
-
-    def find(self, name: str) -> Distribution | None:
-        directory = self.directory(name)
-        return None if directory is None else Distribution.at(directory)
+        return next((_Distribution(info) for info in candidates if _has_metadata(info)), None)
 
     def location(self, module: str) -> Path | None:
         return next((entry for entry in map(Path, self._path) if _provides(entry, module)), None)
@@ -121,7 +137,7 @@ def decide(
     if target is None:
         return _declared(own, why or "no environment that could import the result was found", tell=True)
     if target.torch is None:
-        return _declared(own, f"{_place(target, why)} has no torch", tell=own.prefix != target.prefix)
+        return _declared(own, f"{_place(target, why)} has no torch", tell=True)
     if own.torch is not None and _same(own.torch, target.torch):
         return TorchSource("own", own.torch, "")
     if refusal := refuse(own, target):
@@ -179,17 +195,14 @@ def _violation(own: Environment, target: Environment) -> str:
     torch = _target_packages(target).find("torch")
     isolated = _Packages(own.path)
     for requirement in _requirements(torch, [""]):
-        version = _version(isolated.find(requirement.name))
-        if version and not _satisfies(requirement, version):
+        package = isolated.find(requirement.name)
+        version = next(iter(package.header("Version")), None) if package else None
+        if version is not None and not _satisfies(requirement, version):
             return (
                 f"the torch of {target.prefix} requires {requirement.name}{requirement.specifier}, "
                 f"and the build environment has {requirement.name} {version}"
             )
     return ""
-
-
-def _version(distribution: Distribution | None) -> str:
-    return distribution.version if distribution is not None and "Version" in distribution.metadata else ""
 
 
 def _satisfies(requirement: Requirement, version: str) -> bool:
@@ -205,9 +218,9 @@ def _target_packages(target: Environment) -> _Packages:
     return _Packages([*target.path, *beside])
 
 
-def _requirements(distribution: Distribution | None, extras: Collection[str]) -> Iterator[Requirement]:
+def _requirements(distribution: _Distribution | None, extras: Collection[str]) -> Iterator[Requirement]:
     """What a distribution requires here, with these extras of its own; "" stands for none of them."""
-    for text in (distribution.requires if distribution is not None else None) or ():
+    for text in distribution.header("Requires-Dist") if distribution is not None else ():
         # Most requirements are for some extra only, and parsing them is most of the work.
         if not any(extras) and _FOR_AN_EXTRA.search(text) and " or " not in text:
             continue
@@ -220,9 +233,9 @@ def _requirements(distribution: Distribution | None, extras: Collection[str]) ->
             yield requirement
 
 
-def _closure(packages: _Packages, root: str) -> dict[str, Distribution]:
+def _closure(packages: _Packages, root: str) -> dict[str, _Distribution]:
     """A distribution and all that it requires, directly or not, as far as it is installed."""
-    found: dict[str, Distribution] = {}
+    found: dict[str, _Distribution] = {}
     queue, seen = [Requirement(root)], set[tuple[str, str]]()
     while queue:
         requirement = queue.pop(0)
@@ -246,29 +259,27 @@ def borrow(target: Environment, torch: Path) -> Borrowed:
     for name, distribution in closure.items():
         if name != "torch":
             modules += _modules(packages, name, distribution)
-    directories = ((name, packages.directory(name)) for name in closure)
     return Borrowed(
         python=target.python,
         abi=target.abi,
         torch=torch,
         version=torch_version(torch),
         modules=tuple(dict.fromkeys(modules)),
-        distributions=tuple((name, directory) for name, directory in directories if directory is not None),
+        distributions=tuple((name, distribution.info) for name, distribution in closure.items()),
     )
 
 
-def _torch_modules(torch: Path, closure: Mapping[str, Distribution]) -> Iterator[Module]:
+def _torch_modules(torch: Path, closure: Mapping[str, _Distribution]) -> Iterator[Module]:
     recorded = _top_level(closure["torch"], "torch") if "torch" in closure else set()
     for name in sorted(recorded.union(_TORCH_MODULES)):
         if _provides(torch.parent, name):
             yield Module(name, torch.parent, "torch")
 
 
-def _modules(packages: _Packages, name: str, distribution: Distribution) -> Iterator[Module]:
-    home = packages.directory(name)
+def _modules(packages: _Packages, name: str, distribution: _Distribution) -> Iterator[Module]:
+    home = distribution.info.parent
     for module in sorted(_top_level(distribution, name)):
-        beside = home is not None and _provides(home.parent, module)
-        location = home.parent if home is not None and beside else packages.location(module)
+        location = home if _provides(home, module) else packages.location(module)
         if location is not None:
             yield Module(module, location, "namespace" if _is_namespace(location / module) else "module")
 
@@ -277,16 +288,13 @@ def _is_namespace(directory: Path) -> bool:
     return directory.is_dir() and not any(directory.glob("__init__.*"))
 
 
-def _top_level(distribution: Distribution, name: str) -> set[str]:
-    """Importable names, from RECORD, else top_level.txt, else the distribution's own name.
-
-    `Distribution.files` would look at each of torch's 15,000 files.
-    """
-    record = distribution.read_text("RECORD") or ""
+def _top_level(distribution: _Distribution, name: str) -> set[str]:
+    """Importable names, from RECORD, else top_level.txt, else the distribution's own name."""
+    record = distribution.read("RECORD")
     first = {line.lstrip('"').partition(",")[0].partition("/")[0] for line in record.splitlines()}
     names = {module for entry in first if (module := _module_name(entry)) is not None}
     if not names:
-        names = set((distribution.read_text("top_level.txt") or "").split())
+        names = set(distribution.read("top_level.txt").split())
     return names or {name.replace("-", "_")}
 
 

@@ -91,13 +91,11 @@ class Build:
     environ: dict[str, str]
     borrowed: Borrowed
 
-    def run(
-        self, code: str, *flags: str, environ: Mapping[str, str] | None = None, cwd: Path | None = None
-    ) -> str:
+    def run(self, code: str, *flags: str, environ: Mapping[str, str] | None = None) -> str:
         command = [str(self.own.python), *flags, "-c", textwrap.dedent(code)]
-        done = subprocess.run(
-            command, env={**self.environ, **(environ or {})}, cwd=cwd, capture_output=True, text=True
-        )
+        env = {**self.environ, **(environ or {})}
+        # Somewhere else than here, where our own metadata may lie.
+        done = subprocess.run(command, env=env, cwd=self.own.prefix, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert not done.stderr
         return done.stdout.strip()

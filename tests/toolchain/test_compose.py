@@ -291,7 +291,18 @@ def test_the_real_nvcc_takes_a_composed_directory_for_its_prefix(real_home: Path
 @pytest.mark.torch
 def test_the_real_nvcc_compiles_and_links_with_a_composed_directory(tmp_path: Path, real_home: Path) -> None:
     (tmp_path / "x.cu").write_text(SOURCE)
-    options = "-arch=sm_80 -cudart shared x.cu -o x -lcudart -lcublas -lcusparse -lcusolver".split()
+    options = [
+        "-arch=sm_80",
+        "-cudart",
+        "shared",
+        "x.cu",
+        "-o",
+        "x",
+        "-lcudart",
+        "-lcublas",
+        "-lcusparse",
+        "-lcusolver",
+    ]
     built = subprocess.run(
         [real_home / "bin" / "nvcc", *options], cwd=tmp_path, capture_output=True, text=True, check=False
     )
