@@ -71,7 +71,7 @@ def _execute(task: Task, settings: Settings, torch: Torch, cuda: Cuda | None, pl
         return _in_process(task, planned)
     from . import staging
 
-    return staging.run(task.hook, task.arguments, settings, torch, cuda, planned)
+    return staging.run(staging.Scene(task.hook, task.arguments, settings, torch, cuda, planned))
 
 
 def _in_process(task: Task, planned: BuildPlan) -> Any:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import events, ui
+from . import events, store, ui
 from .machine import read_machine
 from .plan import GIB, BuildPlan
 from .schedule.shim import Config
@@ -16,23 +17,29 @@ from .supervise.processes import ID_VARIABLE
 from .supervise.workspace import Workspace
 from .toolchain import borrow
 from .toolchain.find import Cuda, Torch
+from .toolchain.fingerprint import fingerprint
 
 SHIMS_VARIABLE = "SAFE_EXT_BUILD_SHIMS"
 
 
-def run(
-    name: str,
-    arguments: dict[str, Any],
-    settings: Settings,
-    torch: Torch,
-    cuda: Cuda | None,
-    planned: BuildPlan,
-) -> Any:
-    """Run a hook of the inner backend in a supervised builder; returns its result. Raises SafeExtBuildError."""
-    root = settings.workspace.dir or workspace.default_root(dict(os.environ))
+@dataclass(frozen=True)
+class Scene:
+    """A hook of the inner backend, and all that was decided for it."""
+
+    hook: str
+    arguments: dict[str, Any]
+    settings: Settings
+    torch: Torch
+    cuda: Cuda | None
+    plan: BuildPlan
+
+
+def run(scene: Scene) -> Any:
+    """Run a hook in a supervised builder; returns its result. Raises SafeExtBuildError."""
+    root = scene.settings.workspace.dir or workspace.default_root(dict(os.environ))
     place = workspace.create(root, _shim_roots())
     try:
-        result = hook.run(_stage(name, arguments, torch, cuda, planned, place), place)
+        result = hook.run(_stage(scene, place), place)
         _summarize(place)
         return result
     finally:
@@ -45,25 +52,18 @@ def _shim_roots() -> list[Path]:
     return [*roots, workspace.cache_root(dict(os.environ)) / "shims"]
 
 
-def _stage(
-    name: str,
-    arguments: dict[str, Any],
-    torch: Torch,
-    cuda: Cuda | None,
-    planned: BuildPlan,
-    place: Workspace,
-) -> hook.Build:
-    environ = {**os.environ, **planned.environment}
-    prefixes = {f"SEB_ENV{number}": str(path) for number, path in enumerate(torch.volatile)}
+def _stage(scene: Scene, place: Workspace) -> hook.Build:
+    environ = {**os.environ, **scene.plan.environment}
     real: dict[str, str] = {}
     moved: dict[str, str] = {}
-    if cuda:
-        home, real = shims.write_cuda_home(place, cuda.home)
+    if scene.cuda:
+        home, real = shims.write_cuda_home(place, scene.cuda.home)
         environ |= {"CUDA_HOME": str(home), "CUDA_PATH": str(home)}
-        moved[str(home)] = str(cuda.home)
-    _write_shims(place, planned, {**prefixes, "SEB_WORKSPACE": str(place.path)}, moved)
-    if torch.source.borrowed:
-        borrow.write_config(torch.source.borrowed, place.path / "borrowed")
+        moved[str(home)] = str(scene.cuda.home)
+    shims.write_job(place)
+    shims.write_ninja(place, _ninja_config(scene, place, moved))
+    if scene.torch.source.borrowed:
+        borrow.write_config(scene.torch.source.borrowed, place.path / "borrowed")
         borrow.install_site(place.shims / "site")
         environ = borrow.environment(place.shims / "site", place.path / "borrowed", environ)
     environ |= {
@@ -72,21 +72,26 @@ def _stage(
         SHIMS_VARIABLE: str(place.shims),
         ID_VARIABLE: place.id,
     }
-    return hook.Build(name, arguments, environ, planned.jobs, planned.cpus, real)
+    return hook.Build(scene.hook, scene.arguments, environ, scene.plan.jobs, scene.plan.cpus, real)
 
 
-def _write_shims(place: Workspace, planned: BuildPlan, prefixes: dict[str, str], moved: dict[str, str]) -> None:
-    shims.write_job(place)
-    config = Config(
+def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str]) -> Config:
+    project, cache = Path.cwd(), workspace.cache_root(dict(os.environ))
+    mark = fingerprint(scene.torch, scene.cuda, os.environ)
+    prefixes = {f"SEB_ENV{number}": str(path) for number, path in enumerate(scene.torch.volatile)}
+    return Config(
         ninja=str(shims.real_ninja()),
         socket=str(place.socket),
         workspace=str(place.path),
-        prefixes=prefixes,
+        prefixes={**prefixes, "SEB_WORKSPACE": str(place.path)},
         moved=moved,
-        slots=planned.jobs,
+        slots=scene.plan.jobs,
         pids=read_machine().pids_free or 0,
+        source=str(project),
+        store=str(store.place(project, scene.hook, scene.settings.build_dir, cache, mark) or ""),
+        fingerprint=mark,
+        may_touch=store.is_unpacked_sdist(project),
     )
-    shims.write_ninja(place, config)
 
 
 def _summarize(place: Workspace) -> None:

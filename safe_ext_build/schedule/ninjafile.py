@@ -35,11 +35,19 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Edge:
+    """A `build` statement: what is made, and what it is made from (explicitly)."""
+
+    outputs: tuple[str, ...]
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Rewritten:
-    """The new text, and how many edges ninja may want to run at once."""
+    """The new text, and its edges in the order of the text."""
 
     text: str
-    edges: int
+    edges: tuple[Edge, ...]
 
 
 def rewrite(text: str, prefixes: Mapping[str, str], cost: Callable[[str], float]) -> Rewritten:
@@ -49,10 +57,23 @@ def rewrite(text: str, prefixes: Mapping[str, str], cost: Callable[[str], float]
     blocks = parse(text)
     variables = _variables(blocks)
     changed = [_rewrite_block(block, variables, prefixes) for block in blocks]
-    edges = [block for block in changed if block.kind == "build"]
-    ordered = iter(sorted(edges, key=lambda block: -max(map(cost, inputs(block)), default=0.0)))
-    result = [next(ordered) if block.kind == "build" else block for block in changed]
-    return Rewritten("\n".join(block.text() for block in result) + "\n", len(edges))
+    builds = [(block, read_edge(block)) for block in changed if block.kind == "build"]
+    builds.sort(key=lambda build: -max(map(cost, build[1].inputs), default=0.0))
+    ordered = iter(builds)
+    result = [next(ordered)[0] if block.kind == "build" else block for block in changed]
+    return Rewritten("\n".join(block.text() for block in result) + "\n", tuple(edge for _, edge in builds))
+
+
+def edges(text: str) -> tuple[Edge, ...]:
+    """The edges of a build.ninja, in its order."""
+    return tuple(read_edge(block) for block in parse(text) if block.kind == "build")
+
+
+def move(text: str, places: Mapping[str, str]) -> str:
+    """Replace directories by others throughout; all of them are plain paths."""
+    alternatives = "|".join(re.escape(path) for path in sorted(places, key=len, reverse=True))
+    pattern = re.compile(rf"(?<![\w./])(-[A-Za-z]+)?({alternatives})(?![\w.-])")
+    return pattern.sub(lambda match: (match[1] or "") + places[match[2]], text)
 
 
 def is_generated(text: str) -> bool:
@@ -151,15 +172,18 @@ def map_prefixes(text: str, prefixes: Mapping[str, str]) -> str:
     return pattern.sub(replace, text)
 
 
-def inputs(block: Block) -> list[str]:
-    """The explicit inputs of a `build` statement, unescaped."""
+def read_edge(block: Block) -> Edge:
+    """Read a `build` statement; paths come out unescaped, implicit inputs are left out."""
     flat = block.head.replace("$\n", " ")
-    words = [_unescape(word) for word in re.findall(r"(?:\$.|[^\s$])+", flat)]
-    for index, word in enumerate(re.findall(r"(?:\$.|[^\s$])+", flat)):
-        if word.endswith(":") and not word.endswith("$:"):
-            found = words[index + 2 :]
-            return found[: next((n for n, item in enumerate(found) if item in ("|", "||", "|@")), len(found))]
-    return []
+    words = re.findall(r"(?:\$.|[^\s$])+", flat)[1:]
+    colon = next((n for n, word in enumerate(words) if word.endswith(":") and not word.endswith("$:")), len(words))
+    outputs = [*words[:colon], *(word[:-1] for word in words[colon : colon + 1])]
+    return Edge(_explicit(outputs), _explicit(words[colon + 2 :]))
+
+
+def _explicit(words: Sequence[str]) -> tuple[str, ...]:
+    end = next((n for n, word in enumerate(words) if word in ("|", "||", "|@")), len(words))
+    return tuple(_unescape(word) for word in words[:end] if word)
 
 
 def _unescape(word: str) -> str:

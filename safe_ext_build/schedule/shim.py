@@ -5,15 +5,18 @@ Started as `python -I -S -E` by a shell script, with the file that configures it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
 import select
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
-from . import ninjafile
+from . import ninjafile, objects
 from .job import FORWARDED, Lease, Signals, write
 
 _TAKES_VALUE = "CfjkldtTw"
@@ -29,7 +32,9 @@ class Config:
     """What the shim needs to know.
 
     `ninja`: the real one. `prefixes`: variable -> path. `moved`: path of ours -> what it stands for, which
-    the next build will find in the same place. `slots`: compiles at a time. `pids`: room, or 0.
+    the next build will find in the same place. `slots`: compiles at a time. `pids`: room, or 0. `source`: the
+    project's directory. `store`: where objects are kept when that does not last, or ''. `fingerprint` and
+    `may_touch`: see `objects.Trust`.
     """
 
     ninja: str
@@ -39,6 +44,10 @@ class Config:
     moved: dict[str, str]
     slots: int
     pids: int
+    source: str
+    store: str
+    fingerprint: str
+    may_touch: bool
 
 
 @dataclass(frozen=True)
@@ -97,40 +106,112 @@ def main() -> None:
         os.execv(config.ninja, ["ninja", *sys.argv[2:]])
     if arguments.directory:
         os.chdir(arguments.directory)
-    command = ["ninja", *_prepared(config, arguments), *arguments.rest]
     try:
         lease = Lease(config.socket)
     except OSError:
         write(2, b"safe-ext-build: the build that this ninja belongs to is over\n")
         sys.exit(1)
-    sys.exit(Run(config, lease, command).finish())
+    with contextlib.ExitStack() as stack:
+        ready = _prepare(config, arguments, stack)
+        run = Run(config, lease, ["ninja", *ready.options, *arguments.rest], ready.directory)
+        code = run.finish()
+        ready.after()
+    _end(code)
 
 
-def _prepared(config: Config, arguments: Arguments) -> list[str]:
-    """Write the rewritten copy; returns the options that make ninja use it."""
+@dataclass(frozen=True)
+class Ready:
+    """How the real ninja is to be run, where, and what is to be done afterwards."""
+
+    options: tuple[str, ...]
+    directory: str
+    after: Callable[[], None] = lambda: None
+
+
+def _prepare(config: Config, arguments: Arguments, stack: contextlib.ExitStack) -> Ready:
+    here = os.getcwd()
+    untouched = Ready(("-f", arguments.file, "-j", str(config.slots)), here)
     try:
         with open(arguments.file, errors="surrogateescape") as file:
             text = file.read()
     except OSError:
-        return ["-f", arguments.file, "-j", str(config.slots)]  # ninja says best what is wrong
+        return untouched  # ninja says best what is wrong
     if ninjafile.is_generated(text):
-        return ["-f", arguments.file, "-j", str(config.slots)]
+        return untouched
     for path, stable in config.moved.items():
         # Dependencies are recorded by their path: headers below one that vanishes would rebuild everything.
         text = text.replace(path, stable) if ninjafile.is_plain(stable) else text
+    kept = _kept_place(config, text, here)
+    if kept and stack.enter_context(objects.locked(kept)):
+        return _prepare_kept(config, text, here, kept)
+    return _prepare_in_place(config, text, here, config.source)
+
+
+def _prepare_in_place(config: Config, text: str, directory: str, source: str) -> Ready:
     rewritten = ninjafile.rewrite(text, config.prefixes, source_cost)
     copy = os.path.join(config.workspace, f"{os.getpid()}.ninja")
     with open(copy, "w", errors="surrogateescape") as file:
         file.write(rewritten.text)
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return ["-f", copy, "-j", str(parallelism(rewritten.edges, config.slots, files, config.pids))]
+    jobs = parallelism(len(rewritten.edges), config.slots, files, config.pids)
+    trust = objects.Trust(directory, source, config.fingerprint, config.may_touch)
+    with contextlib.suppress(OSError):  # a full disk: then ninja will say so
+        trust.establish(rewritten.edges, objects.read_deps(config.ninja, copy, directory))
+    return Ready(("-f", copy, "-j", str(jobs)), directory)
+
+
+def _kept_place(config: Config, text: str, here: str) -> str:
+    """Where the objects of a directory that does not last are kept; '' where they stay in it."""
+    outputs = [path for edge in ninjafile.edges(text) for path in edge.outputs]
+    plain = all(map(ninjafile.is_plain, (config.store, here, config.source)))
+    if not config.store or not plain or not all(path.startswith(here + os.sep) for path in outputs):
+        return ""
+    return os.path.join(config.store, f"objects{_number(config.workspace, here)}")
+
+
+def _number(workspace: str, directory: str) -> int:
+    """The how-manieth directory this build runs ninja in: their names change, their order does not."""
+    path = os.path.join(workspace, "ninja-directories")
+    with open(path, "a+") as file:
+        file.seek(0)
+        known = file.read().splitlines()
+        if directory not in known:
+            known.append(directory)
+            file.write(directory + "\n")
+    return known.index(directory)
+
+
+def _prepare_kept(config: Config, text: str, here: str, kept: str) -> Ready:
+    """Let ninja see the project under a path that does not change, and keep the objects beside it."""
+    source = os.path.join(kept, "source")
+    objects.point(source, config.source)
+    place = os.path.join(kept, "objects")
+    os.makedirs(place, exist_ok=True)
+    delivered = [path for edge in ninjafile.edges(text) for path in edge.outputs]
+    ready = _prepare_in_place(config, ninjafile.move(text, {config.source: source, here: place}), place, source)
+
+    def deliver() -> None:
+        for path in delivered:
+            if os.path.exists(found := place + path.removeprefix(here)):
+                objects.deliver(found, path)
+
+    return Ready(ready.options, place, deliver)
+
+
+def _end(code: int) -> NoReturn:
+    """End with ninja's exit status, or by the signal that it died by."""
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
 
 
 class Run:
     """One run of the real ninja, whose output passes through us."""
 
-    def __init__(self, config: Config, lease: Lease, command: list[str]) -> None:
+    def __init__(self, config: Config, lease: Lease, command: list[str], directory: str) -> None:
         self.lease = lease
+        os.chdir(directory)
         with open("/proc/self/comm", "w") as file:
             file.write("seb-ninja")
         self.signals = Signals()
@@ -146,17 +227,12 @@ class Run:
         self.held_back = b""
 
     def finish(self) -> int:
-        """Wait for ninja's end; returns our exit status, or dies by the signal that ninja died by."""
+        """Wait for ninja's end; returns its exit status, or minus the signal that it died by."""
         self._pump()
         _, status = os.waitpid(self.pid, 0)
         write(1, self.held_back.removesuffix(_INTERRUPTED))
         self.lease.send(b"ninja-done", b"%d" % status)
-        if self.interrupted:
-            return 1
-        if os.WIFSIGNALED(status):
-            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
-            os.kill(os.getpid(), os.WTERMSIG(status))
-        return os.waitstatus_to_exitcode(status)
+        return 1 if self.interrupted else os.waitstatus_to_exitcode(status)
 
     def _pump(self) -> None:
         poll = select.poll()

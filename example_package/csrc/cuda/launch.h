@@ -4,10 +4,10 @@
 // Why: they cost nvcc far more than they cost g++, and the kernels need none of them. Measured with
 // CUDA 13.0, torch 2.14, -O3, one architecture, for an empty source with these includes:
 //
-//   torch/extension.h                            nvcc  141 CPU s  3.0 GB    g++  42 CPU s  1.5 GB
-//   torch/library.h + ATen/cuda/CUDAContext.h    nvcc   37 CPU s  1.1 GB    g++   9 CPU s  0.6 GB
-//   ATen/core/Tensor.h + ATen/cuda/CUDAContext.h nvcc   21 CPU s  0.7 GB    g++   6 CPU s  0.4 GB
-//   cuda_fp16.h + cuda_bf16.h                    nvcc    3 CPU s  0.2 GB
+//   torch/extension.h                             nvcc  141 CPU s  2.9 GiB    g++  42 CPU s  1.5 GiB
+//   torch/library.h + ATen/cuda/CUDAContext.h     nvcc   37 CPU s  1.1 GiB    g++   9 CPU s  0.5 GiB
+//   ATen/core/Tensor.h + ATen/cuda/CUDAContext.h  nvcc   21 CPU s  0.7 GiB    g++   6 CPU s  0.4 GiB
+//   cuda_fp16.h + cuda_bf16.h                     nvcc    3 CPU s  0.2 GiB
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,10 +1,12 @@
 """A project that compiles as torch's helper does, without torch: it writes a build.ninja and runs ninja on it.
 
-STANDIN_COMPILER is the program that stands for nvcc; every file of csrc/ is compiled with it.
+STANDIN_COMPILER is the program that stands for nvcc; every file of csrc/ is compiled with it. STANDIN_SLEEP
+is how many seconds the script sleeps before it does anything, in every hook.
 """
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 from setuptools import Command, setup
@@ -20,6 +22,8 @@ rule cuda_compile
   command = $nvcc --generate-dependencies-with-compile --dependency-output $out.d $cuda_cflags -c $in -o $out
 
 """
+
+time.sleep(float(os.environ.get("STANDIN_SLEEP", "0")))
 
 
 class Compile(Command):

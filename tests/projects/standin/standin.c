@@ -2,7 +2,8 @@
  *
  * A line `//! key=value key=value` of the source holds: seconds (how long), mib (memory of the inner compiler),
  * fail (exit status), say (a word printed on standard error), stubborn=1 (ignore TERM and INT), escape=1 (leave
- * a respawning daemon in a session of its own), die=N (the inner compiler is ended by signal N).
+ * a respawning daemon in a session of its own; 2: one whose environment is wiped, too), die=N (the inner
+ * compiler is ended by signal N).
  * Like nvcc, it works through a shell-like child: compiler -> sh -> cicc.
  */
 #define _GNU_SOURCE
@@ -42,9 +43,16 @@ static struct plan read_plan(const char *path) {
 
 static void be_stubborn(void) { signal(SIGTERM, SIG_IGN); signal(SIGINT, SIG_IGN); signal(SIGHUP, SIG_IGN); }
 
-static void escape(void) { /* a daemon that replaces itself ten times a second */
+extern char **environ;
+
+static void wipe_environment(void) { /* what /proc/PID/environ shows is this very memory */
+  for (char **entry = environ; *entry; entry++) memset(*entry, 0, strlen(*entry));
+}
+
+static void escape(int wipe) { /* a daemon that replaces itself ten times a second */
   if (fork()) return;
   setsid();
+  if (wipe) wipe_environment();
   prctl(PR_SET_NAME, "escapee");
   be_stubborn();
   for (;;) { usleep(100000); if (fork()) _exit(0); setsid(); }
@@ -89,7 +97,7 @@ int main(int argc, char **argv) {
   if (!source || !output) { fprintf(stderr, "standin: nothing to do\n"); return 1; }
   struct plan plan = read_plan(source);
   if (plan.stubborn) be_stubborn();
-  if (plan.escape) escape();
+  if (plan.escape) escape(plan.escape > 1);
 
   char temporary[4096];
   snprintf(temporary, sizeof temporary, "%s/tmpxft_%d", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp", getpid());

@@ -1,0 +1,225 @@
+"""Where compiled objects are kept, and whether they may still be trusted.
+
+ninja compares time stamps only. Beside the objects lies a manifest of what the project's files held when
+ninja was last run, and a fingerprint of everything that no depfile names (torch, toolkit, compiler). What
+disagrees with it is removed before ninja runs, so that ninja makes it again. The manifest is written before
+anything is compiled: a build that is killed leaves nothing that a later one would wrongly trust.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from .ninjafile import Edge
+
+MANIFEST = ".safe-ext-build.json"
+# What compilers read. Anything else that a depfile names is looked at as well.
+_SUFFIXES = (
+    *(".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inl", ".ipp", ".tpp", ".inc", ".def", ".ptx"),
+    *(".cu", ".c", ".cc", ".cpp", ".cxx", ".c++", ".C", ".s", ".S"),
+)
+_SKIPPED = {"build", "dist", "node_modules", "__pycache__"}
+_MOST_FILES = 50_000
+_DEPS_HEAD = re.compile(r"(?P<output>\S.*): #deps \d+, deps mtime \d+ \((?:VALID|STALE)\)")
+
+
+@dataclass(frozen=True)
+class File:
+    """A file's SHA-256, its time stamp (ns), and the identity by which it is known to be unread since."""
+
+    content: str
+    time: int
+    identity: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What the objects in a directory were made from."""
+
+    fingerprint: str = ""
+    files: Mapping[str, File] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, directory: str) -> Manifest:
+        """The manifest in a directory of objects; an empty one when there is none that can be read."""
+        try:
+            with open(os.path.join(directory, MANIFEST)) as file:
+                data = json.load(file)
+            files = {
+                path: File(was["content"], was["time"], tuple(was["identity"]))
+                for path, was in data["files"].items()
+            }
+            return cls(data["fingerprint"], files)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return cls()
+
+    def save(self, directory: str) -> None:
+        path = os.path.join(directory, MANIFEST)
+        temporary = f"{path}.{os.getpid()}"
+        with open(temporary, "w") as file:
+            json.dump(asdict(self), file)
+        os.replace(temporary, path)
+
+
+def distrusted(
+    before: Manifest, now: Manifest, edges: Sequence[Edge], deps: Mapping[str, Iterable[str]]
+) -> set[str]:
+    """The outputs that were made from something else than what is there now. Pure.
+
+    A file that the manifest does not know was not there, or was not looked at: what depends on it is not
+    trusted either, if it is one of the project's (one that `now` knows).
+    """
+    outputs = {path: {*edge.inputs, *deps.get(path, ())} for edge in edges for path in edge.outputs}
+    if before.fingerprint != now.fingerprint:
+        return set(outputs)
+    changed = {
+        path for path in before.files.keys() | now.files.keys() if _content(before, path) != _content(now, path)
+    }
+    return {output for output, inputs in outputs.items() if not changed.isdisjoint(inputs)}
+
+
+def _content(manifest: Manifest, path: str) -> str:
+    known = manifest.files.get(path)
+    return known.content if known else ""
+
+
+def parse_deps(text: str) -> dict[str, list[str]]:
+    """What `ninja -t deps` prints: output -> the files that it was made from."""
+    found: dict[str, list[str]] = {}
+    current: list[str] | None = None
+    for line in text.splitlines():
+        if head := _DEPS_HEAD.fullmatch(line):
+            current = found[head["output"]] = []
+        elif line.startswith("    ") and current is not None:
+            current.append(line.strip())
+    return found
+
+
+def look(source: str, also: Iterable[str], before: Mapping[str, File]) -> dict[str, File]:
+    """The files below `source` that a compiler may read, and those of `also` that lie there."""
+    paths = {*_tree(source), *(path for path in also if path.startswith(source + os.sep))}
+    found = {path: _read(path, before.get(path)) for path in paths}
+    return {path: file for path, file in found.items() if file}
+
+
+def _tree(source: str) -> Iterator[str]:
+    count = 0
+    for folder, folders, names in os.walk(source):
+        folders[:] = [name for name in folders if not _is_skipped(folder, name)]
+        for name in names:
+            if name.endswith(_SUFFIXES):
+                count += 1
+                yield os.path.join(folder, name)
+        if count > _MOST_FILES:
+            return
+
+
+def _is_skipped(folder: str, name: str) -> bool:
+    is_venv = os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
+    return name in _SKIPPED or name.startswith(".") or name.endswith(".egg-info") or is_venv
+
+
+def _read(path: str, before: File | None) -> File | None:
+    try:
+        status = os.stat(path)
+        identity = (status.st_ino, status.st_size, status.st_ctime_ns)
+        if before and before.identity == identity:
+            return before
+        with open(path, "rb") as file:
+            return File(hashlib.sha256(file.read()).hexdigest(), status.st_mtime_ns, identity)
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What decides about the objects in `directory`: the project's files are those below `source`.
+
+    `may_touch`: the source directory is a copy made for this build, whose time stamps say nothing; files
+    that have not changed then get the time stamp back that they had when their objects were made.
+    """
+
+    directory: str
+    source: str
+    fingerprint: str
+    may_touch: bool
+
+    def establish(self, edges: Sequence[Edge], deps: Mapping[str, Iterable[str]]) -> None:
+        """Before ninja runs: remove what may not be used again, and note what there is."""
+        before = Manifest.load(self.directory)
+        also = {path for edge in edges for path in edge.inputs}.union(*deps.values())
+        now = Manifest(self.fingerprint, look(self.source, also, before.files))
+        for output in distrusted(before, now, edges, deps):
+            with contextlib.suppress(OSError):
+                os.unlink(output)
+        if self.may_touch:
+            now = Manifest(self.fingerprint, _with_old_times(now.files, before.files))
+        now.save(self.directory)
+
+
+def _with_old_times(now: Mapping[str, File], before: Mapping[str, File]) -> dict[str, File]:
+    result = dict(now)
+    for path, file in now.items():
+        was = before.get(path)
+        if was and was.content == file.content and was.time != file.time:
+            os.utime(path, ns=(was.time, was.time))
+            result[path] = _read(path, None) or file
+    return result
+
+
+def read_deps(ninja: str, file: str, directory: str) -> dict[str, list[str]]:
+    result = subprocess.run(
+        [ninja, "-f", file, "-t", "deps"],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    return parse_deps(result.stdout)
+
+
+@contextlib.contextmanager
+def locked(directory: str) -> Iterator[bool]:
+    """Hold a directory of objects for ourselves; False when another build is using it."""
+    os.makedirs(directory, exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
+def point(link: str, target: str) -> None:
+    """Make `link` a symbolic link to `target`, in one step."""
+    temporary = f"{link}.{os.getpid()}"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)
+    os.symlink(target, temporary)
+    os.replace(temporary, link)
+
+
+def deliver(source: str, target: str) -> None:
+    """Put a kept object where the project expects it; the time stamp stays."""
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(target)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

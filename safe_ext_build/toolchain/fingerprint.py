@@ -1,0 +1,50 @@
+"""What an object depends on without any depfile naming it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sysconfig
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from .. import __version__
+from .find import Cuda, Torch
+
+
+def fingerprint(torch: Torch, cuda: Cuda | None, environ: Mapping[str, str]) -> str:
+    """A digest of torch, toolkit, host compiler, Python and ourselves; another one means: compile again."""
+    text = "\0".join(_parts(torch, cuda, environ))
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
+
+
+def _parts(torch: Torch, cuda: Cuda | None, environ: Mapping[str, str]) -> Iterator[str]:
+    yield __version__
+    yield str(sysconfig.get_config_var("SOABI"))
+    if torch.facts:
+        yield _content(torch.facts.package / "version.py")
+    for tool in ("bin/nvcc", "nvvm/bin/cicc", "bin/ptxas", "bin/cudafe++") if cuda else ():
+        assert cuda is not None
+        yield _identity(cuda.home / tool)
+    for variable, default in (("CC", "cc"), ("CXX", "c++")):
+        compiler = environ.get(variable) or default
+        yield compiler
+        found = shutil.which(compiler.split()[0], path=environ.get("PATH"))
+        yield _identity(Path(found)) if found else ""
+
+
+def _content(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _identity(program: Path) -> str:
+    """A program is the same while its file is: size and time stamp of what the path finally names."""
+    try:
+        path = program.resolve()
+        status = path.stat()
+    except OSError:
+        return str(program)
+    return f"{path} {status.st_size} {status.st_mtime_ns}"

@@ -1,0 +1,3 @@
+from ._C import answer
+
+__all__ = ["answer"]
