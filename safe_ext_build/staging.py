@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,9 @@ def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str]) -> Conf
     project, cache = Path.cwd(), workspace.cache_root(dict(os.environ))
     mark = fingerprint(scene.torch, scene.cuda, os.environ)
     prefixes = {f"SEB_ENV{number}": str(path) for number, path in enumerate(scene.torch.volatile)}
+    if sys.exec_prefix != sys.base_exec_prefix:
+        # setuptools adds a virtual environment's headers: pip's own, or those of a build environment.
+        prefixes["SEB_INCLUDE"] = f"{sys.exec_prefix}/include"
     return Config(
         ninja=str(shims.real_ninja()),
         socket=str(place.socket),

@@ -102,7 +102,7 @@ class Broker:
     ) -> None:
         """Handle one message; a message that makes no sense drops nothing but itself."""
         kind = fields[0]
-        if kind == b"job":
+        if kind == b"job" and connection not in self.jobs:
             self._ask(connection, pid, fields[1:], now)
         elif kind == b"ninja":
             self.ninjas[connection] = pid
@@ -112,9 +112,12 @@ class Broker:
         elif (job := self.jobs.get(connection)) is not None:
             if kind == b"started":
                 job.compiler = int(fields[1])
+                # The build goes on, so what failed before was expected to. (That a J was admitted says less: its
+                # ninja may have been interrupted, and the J with it.)
+                self.failure = self.failure if self.winding_down else None
             elif kind == b"signalled":
                 self._stop(f"the job of {job.name} received {signal.Signals(int(fields[1])).name}")
-            elif kind == b"done":
+            elif kind == b"done" and job.state == "running":
                 status, peak, cpu = int(fields[1]), int(fields[2]), float(fields[3])
                 self._done(job, status, peak, cpu, fields[4].decode(errors="replace"), now, evidence)
         self.step(now, evidence)
@@ -136,7 +139,8 @@ class Broker:
 
     def _ask(self, connection: Connection, pid: int, fields: list[bytes], now: float) -> None:
         cwd, prepend, append, *words = (os.fsdecode(item) for item in fields)
-        words[0] = self.real.get(words[0], words[0])
+        compiler = commands.compiler_index(words)
+        words[compiler] = self.real.get(words[compiler], words[compiler])
         parsed = commands.parse(words, prepend, append, self.limits.cpus)
         if parsed is None:
             self.send(connection, [b"pass"])
@@ -173,7 +177,8 @@ class Broker:
             self._release(job)  # make and the like stop by themselves, and a configure step may expect it
 
     def _ninja_done(self, connection: Connection, status: int) -> None:
-        del self.ninjas[connection]
+        if self.ninjas.pop(connection, None) is None:
+            return
         if status & 0x7F and not self.interrupted:
             self._stop(f"ninja was killed by signal {status & 0x7F}")
         self.winding_down = self.winding_down and bool(self.ninjas)
@@ -202,7 +207,6 @@ class Broker:
     def _start(self, job: Job, now: float, evidence: Evidence) -> None:
         job.command, temporary = commands.with_temporary_output(job.parsed, f"seb-{job.id}")
         final = job.parsed.output if temporary else ""
-        self.failure = None  # the build goes on, so what failed before was expected to
         job.state, job.started, job.oom_kills = "running", now, evidence.oom_kills
         paths = [_absolute(job.cwd, path) for path in (temporary, final, job.parsed.depfile)]
         self.send(
@@ -217,8 +221,9 @@ class Broker:
         for job in list(self.jobs.values()):
             if job.state == "held" and job is not self.failed_job:
                 self._release(job)
-        if self.failed_job and self.failed_job.state == "held":
-            self._release(self.failed_job)
+        ending = [job for job in self.jobs.values() if job.state == "ended"]
+        if self.failed_job and self.failed_job.state == "held" and not ending:
+            self._release(self.failed_job)  # the others are gone, so ninja has what they printed
 
     @property
     def ready_to_interrupt(self) -> int:
@@ -229,6 +234,9 @@ class Broker:
 
     def interrupt_ninja(self) -> None:
         self.interrupted = True
+        for job in self.jobs.values():
+            if job.state == "waiting":
+                job.state = "ended"  # ninja ends their Js; none may start while it does
         for connection in self.ninjas:
             self.send(connection, [b"interrupt"])
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 NVCC = re.compile(r"nvcc(\.exe)?")
 HOST_COMPILER = re.compile(r"([\w.]+-)*(g\+\+|gcc|c\+\+|cc|clang|clang\+\+|icpx|icx|hipcc|nvc\+\+|nvc)(-[\d.]+)?")
+LAUNCHERS = {"ccache", "sccache"}
 SOURCE = re.compile(r".+\.(cu|cpp|cc|cxx|c\+\+|C|c|mm|m|hip|ptx|cubin|ii|i|s|S)")
 
 _ASKS_ONLY = {
@@ -32,10 +33,14 @@ _ASKS_ONLY |= {
     "-MM",
 }
 _COMPILES = {"-c", "--compile", "-dc", "--device-c", "-dw", "-x"}
+# What the next word belongs to: it is neither a source nor a question to this compiler.
+_TAKES_VALUE = {"-o", "--output-file", "-x", "-D", "-U", "-I", "-L", "-include", "-imacros", "-isystem", "-iquote"}
+_TAKES_VALUE |= {"-idirafter", "-MF", "-MT", "-MQ", "--dependency-output", "--dependency-target-name", "-ccbin"}
+_PASSES_ON = re.compile(r"-X[a-z]\w*|--(compiler|linker|ptxas|archive|nvlink|fatbin|cudafe)-options")
 # With these the compiler names further files after the output, so the output keeps its name.
 _NAMES_BY_OUTPUT = (
-    *("-gsplit-dwarf", "--coverage", "-fprofile-arcs", "-ftest-coverage", "-ftime-trace"),
-    *("--keep", "-keep", "-save-temps", "--save-temps", "-fdump-", "-fstack-usage"),
+    *("-gsplit-dwarf", "--coverage", "-fprofile-", "-ftest-coverage", "-ftime-trace", "-fcallgraph-info"),
+    *("--keep", "-keep", "-save-temps", "--save-temps", "-fdump-", "-fstack-usage", "-fsave-optimization-record"),
 )
 _DEPFILE_FLAGS = ("-MF", "--dependency-output")
 _WRITES_DEPFILE = {
@@ -44,8 +49,14 @@ _WRITES_DEPFILE = {
     "--generate-dependencies-with-compile",
     "--generate-nonsystem-dependencies-with-compile",
 }
-_DEPFILE_TARGET = {"-MT", "-MQ", "--dependency-target-name"}
+_DEPFILE_TARGET = ("-MT", "-MQ", "--dependency-target-name")
+_OUTPUT_FLAGS = ("-o", "--output-file")
 _THREADS = ("-t", "--threads")
+# What nvcc 13.0 makes of its names for a whole family (`nvcc --dryrun`); "native" is one arch, or few.
+_FAMILIES = {
+    "all": ["75", "80", "86", "87", "88", "89", "90", "100", "103", "110", "120", "121"],
+    "all-major": ["75", "80", "90", "100", "110", "120"],
+}
 
 
 @dataclass(frozen=True)
@@ -78,23 +89,36 @@ def parse(command: list[str], prepend: str = "", append: str = "", cpus: int = 1
     `prepend` and `append` are the values of NVCC_PREPEND_FLAGS and NVCC_APPEND_FLAGS, which nvcc adds to
     what it was called with. `cpus` stands for nvcc's `--threads 0`.
     """
-    cuda = bool(NVCC.fullmatch(os.path.basename(command[0])))
-    arguments = command[1:]
+    start = compiler_index(command)
+    cuda = bool(NVCC.fullmatch(os.path.basename(command[start])))
+    arguments = command[start + 1 :]
     everything = [*_split(prepend), *arguments, *_split(append)] if cuda else arguments
-    sources = [word for word in arguments if SOURCE.fullmatch(word) and not word.startswith("-")]
-    inputs = [word for word in arguments if not word.startswith("-")]
-    if _ASKS_ONLY.intersection(arguments) or not inputs:
+    own = _without_values(arguments)
+    inputs = [word for word in own if word == "-" or not word.startswith("-")]
+    sources = [word for word in inputs if SOURCE.fullmatch(word)]
+    if _ASKS_ONLY.intersection(own) or not (inputs or {"--options-file", "-optf"}.intersection(own)):
         return None
     return CompileJob(
         command=tuple(command),
         cuda=cuda,
         compiles=bool(_COMPILES.intersection(arguments)) and len(sources) == 1,
         source=sources[0] if len(sources) == 1 else "",
-        output=_value(arguments, ("-o", "--output-file")),
-        depfile=_value(arguments, _DEPFILE_FLAGS) if _WRITES_DEPFILE.intersection(arguments) else "",
+        output=_file(arguments, _OUTPUT_FLAGS),
+        depfile=_file(arguments, _DEPFILE_FLAGS) if _WRITES_DEPFILE.intersection(arguments) else "",
         archs=max(1, len(device_archs(everything))) if cuda else 1,
         threads=_threads(everything, cpus) if cuda else 1,
     )
+
+
+def compiler_index(command: list[str]) -> int:
+    """Where in a command the compiler stands: behind a launcher such as ccache, if there is one."""
+    return 1 if len(command) > 1 and os.path.basename(command[0]) in LAUNCHERS else 0
+
+
+def _without_values(arguments: list[str]) -> list[str]:
+    """The words that stand for themselves, not the value of the option before them."""
+    behind = zip(["", *arguments], arguments, strict=False)
+    return [word for before, word in behind if before not in _TAKES_VALUE and not _PASSES_ON.fullmatch(before)]
 
 
 def _split(flags: str) -> list[str]:
@@ -105,30 +129,40 @@ def _split(flags: str) -> list[str]:
 
 
 def _value(arguments: list[str], names: tuple[str, ...]) -> str:
-    """The last value of an option, as `-o x`, `--output-file=x` or `-ox`."""
-    found = ""
+    """The last value of an option, as `-o x` or `--output-file=x`."""
+    index, start = _find(arguments, names)
+    return arguments[index][start:] if index >= 0 else ""
+
+
+def _find(arguments: list[str], names: tuple[str, ...]) -> tuple[int, int]:
+    """Where the last value of an option stands: which word, and from which character on; (-1, 0) if nowhere."""
+    found = (-1, 0)
     for index, word in enumerate(arguments):
         for name in names:
             if word == name and index + 1 < len(arguments):
-                found = arguments[index + 1]
+                found = (index + 1, 0)
             elif word.startswith(name + "="):
-                found = word[len(name) + 1 :]
-            elif name == "-o" and len(word) > 2 and word.startswith("-o") and word[2] in "/.":
-                found = word[2:]
+                found = (index, len(name) + 1)
+            elif len(name) == 2 and re.match(r"-o[/.]|-t\d", word) and word.startswith(name):
+                found = (index, 2)
     return found
+
+
+def _file(arguments: list[str], names: tuple[str, ...]) -> str:
+    """A file that the compiler writes; '' for a stream or a device, which are nobody's to rename or to remove."""
+    path = _value(arguments, names)
+    return "" if path == "-" or path.startswith("/dev/") else path
 
 
 def _threads(arguments: list[str], cpus: int) -> int:
     text = _value(arguments, _THREADS)
-    joined = [word[2:] for word in arguments if re.fullmatch(r"-t\d+", word)]
-    text = joined[-1] if joined and not text else text
     if not text.isdigit():
         return 1
     return int(text) or cpus
 
 
 def device_archs(arguments: list[str]) -> set[str]:
-    """The architectures that nvcc compiles device code for; one run of cicc and ptxas each."""
+    """The architectures that nvcc compiles device code for; one run of cicc each."""
     found: set[str] = set()
     for index, word in enumerate(arguments):
         name, _, value = word.partition("=")
@@ -137,7 +171,7 @@ def device_archs(arguments: list[str]) -> set[str]:
         if name in ("-gencode", "--generate-code"):
             found.update(re.findall(r"arch=compute_(\w+)", value))
         elif name in ("-arch", "--gpu-architecture"):
-            found.update(re.findall(r"(?:sm|compute)_(\w+)", value) or [value])
+            found.update(re.findall(r"(?:sm|compute)_(\w+)", value) or _FAMILIES.get(value, [value]))
     return found
 
 
@@ -146,24 +180,25 @@ def with_temporary_output(job: CompileJob, tag: str) -> tuple[list[str], str]:
 
     A compiler that dies half-way must leave nothing under the final name: ninja would trust its time stamp.
     """
-    unsafe = any(word.startswith(_NAMES_BY_OUTPUT) for word in job.command)
-    if not job.compiles or not job.output or unsafe:
+    index, start = _find(list(job.command), _OUTPUT_FLAGS)
+    if not job.compiles or not job.output or _names_matter(job):
         return list(job.command), ""
     folder, name = os.path.split(job.output)
     stem, suffix = os.path.splitext(name)
-    temporary = os.path.join(folder, f"{stem[:200]}.{tag}{suffix}")
-    command = [_renamed(word, job.output, temporary) for word in job.command]
-    if temporary not in command and not any(word.endswith("=" + temporary) for word in command):
-        return list(job.command), ""
-    if job.depfile and not _DEPFILE_TARGET.intersection(command):
-        command += ["-MT", job.output]
+    temporary = os.path.join(folder, f"{stem[:60]}.{tag}{suffix}")
+    command = list(job.command)
+    command[index] = command[index][:start] + temporary
+    if job.depfile and not any(word.startswith(_DEPFILE_TARGET) for word in command):
+        command += [_target_flag(job), job.output]
     return command, temporary
 
 
-def _renamed(word: str, output: str, temporary: str) -> str:
-    if word == output:
-        return temporary
-    for name in ("--output-file=", "-o="):
-        if word == name + output:
-            return name + temporary
-    return word
+def _names_matter(job: CompileJob) -> bool:
+    parts = [part for word in job.command for part in re.split(r"[=,]", word)]
+    own_depfile = bool(_WRITES_DEPFILE.intersection(job.command)) and not job.depfile
+    return own_depfile or any(part.startswith(_NAMES_BY_OUTPUT) for part in parts)
+
+
+def _target_flag(job: CompileJob) -> str:
+    """gcc and clang quote the target in a depfile as make wants it; nvcc never does, and knows only -MT."""
+    return "-MT" if job.cuda else "-MQ"

@@ -17,6 +17,7 @@ from __future__ import annotations
 import _socket
 import os
 import select
+import stat
 import sys
 
 TYPE_CHECKING = False
@@ -30,6 +31,8 @@ else:
 
 JOB_VARIABLE = b"SAFE_EXT_BUILD_JOB"
 TAIL = 8192
+# Python ignores these from its start on; a compiler must find them as they are everywhere else.
+IGNORED_BY_PYTHON = (_signal.SIGPIPE, _signal.SIGXFSZ)
 FORWARDED = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT)
 
 
@@ -101,6 +104,8 @@ def be_expendable() -> None:
 
 
 def execute(command: list[str]) -> NoReturn:
+    for number in IGNORED_BY_PYTHON:
+        _signal.signal(number, _signal.SIG_DFL)
     try:
         os.execvp(command[0], command)
     except OSError as error:
@@ -115,7 +120,10 @@ def complain(command: Sequence[str | bytes], error: OSError) -> None:
 def write(descriptor: int, data: bytes) -> None:
     try:
         while data:
-            data = data[os.write(descriptor, data) :]
+            try:
+                data = data[os.write(descriptor, data) :]
+            except BlockingIOError:  # somebody has made our terminal or pipe non-blocking
+                select.select([], [descriptor], [])
     except OSError:
         pass  # nobody reads (EPIPE), or the disk is full: the exit status still tells
 
@@ -133,7 +141,7 @@ class Run:
 
     def prepare(self) -> None:
         os.makedirs(self.temp, exist_ok=True)
-        for name, path in zip((b"output", b"depfile"), (self.outputs[0], self.outputs[2])):
+        for name, path in zip((b"output", b"depfile"), (self.outputs[0], self.outputs[2]), strict=True):
             link = self.directory + b"/" + name
             if path and not os.path.lexists(link):
                 os.symlink(path, link)
@@ -151,7 +159,14 @@ class Run:
         environ[JOB_VARIABLE] = self.number
         actions = [(os.POSIX_SPAWN_DUP2, opened[0], 1), (os.POSIX_SPAWN_DUP2, opened[1], 2)]
         try:
-            self.pid = os.posix_spawnp(self.command[0], self.command, environ, file_actions=actions, setpgroup=0)
+            self.pid = os.posix_spawnp(
+                self.command[0],
+                self.command,
+                environ,
+                file_actions=actions,
+                setpgroup=0,
+                setsigdef=IGNORED_BY_PYTHON,
+            )
         except OSError as error:
             complain(self.command, error)
             return False
@@ -166,6 +181,15 @@ class Run:
         except OSError:
             pass
 
+    def collect(self) -> tuple[int, resource.struct_rusage]:
+        """Reap the compiler, which has ended. Tools that a dead one leaves behind would hold the memory that
+        the next run needs; as long as it is not reaped, its group's number is nobody else's."""
+        info = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        if info and (info.si_code != os.CLD_EXITED or info.si_status):
+            self.signal(_signal.SIGKILL)
+        _, status, usage = os.wait4(self.pid, 0)
+        return status, usage
+
     def tail(self) -> bytes:
         try:
             with open(self.files[1], "rb") as file:
@@ -178,8 +202,11 @@ class Run:
     def publish(self) -> None:
         """The finished object appears under its name in one step, or not at all."""
         temporary, final, _ = self.outputs
-        if final:
-            os.rename(temporary, final)
+        try:
+            if final:
+                os.rename(temporary, final)
+        except FileNotFoundError:
+            pass  # -fsyntax-only and the like write none
 
     def replay(self) -> None:
         for descriptor, path in enumerate(dict.fromkeys(self.files), 1):
@@ -189,7 +216,11 @@ class Run:
 
     def discard(self) -> None:
         for path in (self.outputs[0], self.outputs[2]):
-            remove(path)
+            try:
+                if path and stat.S_ISREG(os.lstat(path).st_mode):  # never a device
+                    remove(path)
+            except OSError:
+                pass
 
     def clean(self) -> None:
         for folder, folders, files in os.walk(self.directory, topdown=False):
@@ -237,9 +268,8 @@ def wait(lease: Lease, signals: Signals, run: Run) -> tuple[int, resource.struct
     poll.register(lease.socket.fileno(), select.POLLIN)
     poll.register(signals.reader, select.POLLIN)
     while True:
-        pid, status, usage = os.wait4(run.pid, os.WNOHANG)
-        if pid:
-            return status, usage
+        if os.waitid(os.P_PID, run.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            return run.collect()
         ready = [descriptor for descriptor, _ in poll.poll()]
         for number in signals.take():
             if number in FORWARDED:

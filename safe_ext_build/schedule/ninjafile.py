@@ -5,16 +5,19 @@ Pure. ninja's own words for what is handled here: https://ninja-build.org/manual
 
 from __future__ import annotations
 
+import itertools
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .command import is_compiler
+from .command import compiler_index, is_compiler
 
 JOB = "seb-job"
 _ASSIGNMENT = re.compile(r"(\s*)([\w.-]+)\s*=\s*(.*)", re.DOTALL)
+# Bindings of a rule or an edge that ninja reads itself.
+_NOT_FOR_A_SHELL = {"depfile", "dyndep", "rspfile", "rspfile_content", "deps", "msvc_deps_prefix", "pool"}
 _REFERENCE = re.compile(r"\$(?:\{([\w.-]+)\}|([\w-]+))")
-_LAUNCHERS = {"ccache", "sccache"}
 # What a path may be made of to stand unquoted in a shell command.
 _PLAIN = re.compile(r"[\w@%+=,./-]+")
 
@@ -28,7 +31,7 @@ class Block:
 
     @property
     def kind(self) -> str:
-        return self.head.split(" ", 1)[0]
+        return "#" if self.head.lstrip().startswith("#") else self.head.split(" ", 1)[0]
 
     def text(self) -> str:
         return "\n".join([self.head, *self.body])
@@ -55,13 +58,11 @@ def rewrite(text: str, prefixes: Mapping[str, str], cost: Callable[[str], float]
     for; ninja hashes command lines, so a path that changes with every build would rebuild everything.
     `cost` forecasts what compiling a source costs; the edges stand in falling order of it."""
     blocks = parse(text)
-    variables = _variables(blocks)
-    changed = [_rewrite_block(block, variables, prefixes) for block in blocks]
-    builds = [(block, read_edge(block)) for block in changed if block.kind == "build"]
-    builds.sort(key=lambda build: -max(map(cost, build[1].inputs), default=0.0))
-    ordered = iter(builds)
-    result = [next(ordered)[0] if block.kind == "build" else block for block in changed]
-    return Rewritten("\n".join(block.text() for block in result) + "\n", tuple(edge for _, edge in builds))
+    variables, literal = _variables(blocks), _literal_variables(blocks)
+    changed = [_rewrite_block(block, variables, prefixes, literal) for block in blocks]
+    result = [block for run in _runs_of_edges(changed) for block in _in_order(run, cost)]
+    edges = tuple(read_edge(block) for block in result if block.kind == "build")
+    return Rewritten("\n".join(block.text() for block in result) + "\n", edges)
 
 
 def edges(text: str) -> tuple[Edge, ...]:
@@ -74,6 +75,24 @@ def move(text: str, places: Mapping[str, str]) -> str:
     alternatives = "|".join(re.escape(path) for path in sorted(places, key=len, reverse=True))
     pattern = re.compile(rf"(?<![\w./])(-[A-Za-z]+)?({alternatives})(?![\w.-])")
     return pattern.sub(lambda match: (match[1] or "") + places[match[2]], text)
+
+
+def _runs_of_edges(blocks: Sequence[Block]) -> list[list[Block]]:
+    """Split where something other than an edge stands: edges see the rules and variables above them only,
+    and `default` the edges above it, so none may move across."""
+    runs: list[list[Block]] = [[]]
+    for block in blocks:
+        if block.kind in ("build", "", "#"):
+            runs[-1].append(block)
+        else:
+            runs += [[block], []]
+    return runs
+
+
+def _in_order(run: Sequence[Block], cost: Callable[[str], float]) -> list[Block]:
+    builds = [block for block in run if block.kind == "build"]
+    ordered = iter(sorted(builds, key=lambda block: -max(map(cost, read_edge(block).inputs), default=0.0)))
+    return [next(ordered) if block.kind == "build" else block for block in run]
 
 
 def is_generated(text: str) -> bool:
@@ -90,8 +109,11 @@ def parse(text: str) -> list[Block]:
     """Split into blocks; blank lines and comments stay where they are, as blocks of their own."""
     blocks: list[Block] = []
     for line in _logical_lines(text):
-        if line[:1] in (" ", "\t") and line.strip() and blocks and blocks[-1].head:
-            blocks[-1] = Block(blocks[-1].head, (*blocks[-1].body, line))
+        owner = next((index for index in range(len(blocks) - 1, -1, -1) if blocks[index].kind != "#"), -1)
+        if line[:1] == " " and line.strip() and owner >= 0 and blocks[owner].head:
+            # Comments may stand between a statement and its lines, and go with them.
+            between = [comment.head for comment in blocks[owner + 1 :]]
+            blocks[owner:] = [Block(blocks[owner].head, (*blocks[owner].body, *between, line))]
         else:
             blocks.append(Block(line, ()))
     return blocks
@@ -100,12 +122,13 @@ def parse(text: str) -> list[Block]:
 def _logical_lines(text: str) -> list[str]:
     lines: list[str] = []
     open_line = False
-    for line in text.splitlines():
+    for line in text.removesuffix("\n").split("\n"):
         if open_line:
             lines[-1] = lines[-1] + "\n" + line
         else:
             lines.append(line)
-        open_line = re.search(r"(?<!\$)(?:\$\$)*\$$", line) is not None
+        comment = not open_line and line.lstrip().startswith("#")
+        open_line = not comment and re.search(r"(?<!\$)(?:\$\$)*\$$", line) is not None
     return lines
 
 
@@ -118,16 +141,44 @@ def _variables(blocks: Sequence[Block]) -> dict[str, str]:
     return found
 
 
-def _rewrite_block(block: Block, variables: Mapping[str, str], prefixes: Mapping[str, str]) -> Block:
-    if block.kind == "build":
-        return Block(block.head, tuple(map_prefixes(line, prefixes) for line in block.body))
+def _literal_variables(blocks: Sequence[Block]) -> set[str]:
+    """The variables whose value no shell ever sees: ninja itself uses them as paths, or writes them to a file."""
+    values: dict[str, list[str]] = {}
+    found = {"builddir", "ninja_required_version"}
+    for block in blocks:
+        for line in (block.head, *block.body):
+            assignment = _ASSIGNMENT.fullmatch(line)
+            if assignment:
+                values.setdefault(assignment[2], []).append(assignment[3])
+            elif block.kind not in ("rule", "#"):
+                found |= _references(line)
+    found |= _NOT_FOR_A_SHELL & set(values)
+    unseen = list(found)
+    while unseen:
+        new = set().union(*map(_references, values.get(unseen.pop(), []))) - found
+        found |= new
+        unseen += new
+    return found
+
+
+def _references(text: str) -> set[str]:
+    return {match[1] or match[2] for match in _REFERENCE.finditer(text)} - {"in", "out"}
+
+
+def _rewrite_block(
+    block: Block, variables: Mapping[str, str], prefixes: Mapping[str, str], literal: set[str]
+) -> Block:
+    def mapped(line: str) -> str:
+        assignment = _ASSIGNMENT.fullmatch(line)
+        seen_by_shell = assignment and assignment[2] not in (*literal, "description")
+        return map_prefixes(line, prefixes) if seen_by_shell else line
+
     if block.kind == "rule":
-        return Block(block.head, tuple(_rewrite_rule_line(line, variables, prefixes) for line in block.body))
-    return Block(map_prefixes(block.head, prefixes), block.body)
+        return Block(block.head, tuple(_through_job(mapped(line), variables) for line in block.body))
+    return Block(mapped(block.head), tuple(map(mapped, block.body)))
 
 
-def _rewrite_rule_line(line: str, variables: Mapping[str, str], prefixes: Mapping[str, str]) -> str:
-    line = map_prefixes(line, prefixes)
+def _through_job(line: str, variables: Mapping[str, str]) -> str:
     assignment = _ASSIGNMENT.fullmatch(line)
     if not assignment or assignment[2] != "command" or not _runs_compiler(assignment[3], variables):
         return line
@@ -135,10 +186,12 @@ def _rewrite_rule_line(line: str, variables: Mapping[str, str], prefixes: Mappin
 
 
 def _runs_compiler(command: str, variables: Mapping[str, str]) -> bool:
-    words = expand(command, variables).split()[:2]
-    if words and words[0].rsplit("/", 1)[-1] in _LAUNCHERS:
-        words = words[1:]
-    return bool(words) and is_compiler(words[0].strip("\"'"))
+    text = expand(command, variables).replace("$ ", " ")
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        words = text.split()
+    return bool(words) and is_compiler(words[compiler_index(words)])
 
 
 def expand(text: str, variables: Mapping[str, str], depth: int = 8) -> str:
@@ -161,7 +214,8 @@ def map_prefixes(text: str, prefixes: Mapping[str, str]) -> str:
         return text
     alternatives = "|".join(re.escape(path) for path in sorted(names, key=len, reverse=True))
     pattern = re.compile(
-        rf"""'[^']*'|"[^"]*"|(?<![^\s=:,])(?P<option>-[A-Za-z]+)?(?P<path>{alternatives})(?=[/\s:,]|$)"""
+        rf"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?<![^\s=:,])(?P<option>-[A-Za-z]+)?"""
+        rf"""(?P<path>{alternatives})(?=[/\s:,]|\$\n|$)"""
     )
 
     def replace(match: re.Match[str]) -> str:
@@ -174,16 +228,14 @@ def map_prefixes(text: str, prefixes: Mapping[str, str]) -> str:
 
 def read_edge(block: Block) -> Edge:
     """Read a `build` statement; paths come out unescaped, implicit inputs are left out."""
-    flat = block.head.replace("$\n", " ")
-    words = re.findall(r"(?:\$.|[^\s$])+", flat)[1:]
-    colon = next((n for n, word in enumerate(words) if word.endswith(":") and not word.endswith("$:")), len(words))
-    outputs = [*words[:colon], *(word[:-1] for word in words[colon : colon + 1])]
-    return Edge(_explicit(outputs), _explicit(words[colon + 2 :]))
+    flat = re.sub(r"\$\n *", "", block.head)
+    words = re.findall(r"(?:\$.|[^\s$:|])+|:|\|[|@]?", flat)[1:]
+    colon = words.index(":") if ":" in words else len(words)
+    return Edge(_explicit(words[:colon]), _explicit(words[colon + 2 :]))
 
 
 def _explicit(words: Sequence[str]) -> tuple[str, ...]:
-    end = next((n for n, word in enumerate(words) if word in ("|", "||", "|@")), len(words))
-    return tuple(_unescape(word) for word in words[:end] if word)
+    return tuple(_unescape(word) for word in itertools.takewhile(lambda word: word[0] != "|", words))
 
 
 def _unescape(word: str) -> str:

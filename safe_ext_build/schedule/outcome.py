@@ -1,4 +1,4 @@
-"""Why a compiler ended: it compiled, the code is wrong, memory ran out, or somebody is stopping the build. Pure."""
+"""Why a compiler ended: it compiled, the code is wrong, memory ran out, somebody is stopping the build. Pure."""
 
 from __future__ import annotations
 
@@ -8,20 +8,26 @@ from typing import Literal
 
 Outcome = Literal["compiled", "failed", "memory", "stopped"]
 
-# nvcc 13.0: "nvcc error   : 'cicc' died due to signal 9 (Kill signal)"
+# What is left of a killed tool in what nvcc 13.0.88 and gcc 12.2 print and return (all seen, none guessed).
+# nvcc, when the shell that runs its tools is killed: "nvcc error   : 'gcc' died due to signal 9 (Kill signal)"
 _NVCC_DIED = re.compile(r"^nvcc (?:error|fatal)\s*: '[^']+' died due to signal (\d+)", re.MULTILINE)
-# gcc's driver (gcc.cc, in English whatever the compiled program says): "fatal error: Killed signal terminated program cc1plus"
-_GCC_DIED = re.compile(
-    r"(?:fatal error|error): (Killed|Terminated|Interrupt|Hangup) signal terminated program", re.MULTILINE
-)
-_GCC_SIGNALS = {
+# nvcc itself, which handles TERM and exits with 255: "nvcc: Terminated"
+_NVCC_ENDED = re.compile(r"^nvcc: (Killed|Terminated|Interrupt|Hangup|Quit)$", re.MULTILINE)
+# gcc's driver: "g++: fatal error: Killed signal terminated program cc1plus"; an "internal compiler error" for HUP
+_GCC_DIED = re.compile(r"error: (Killed|Terminated|Interrupt|Hangup|Quit) signal terminated program", re.MULTILINE)
+# The same in any language: "g++: schwerwiegender Fehler: Signal Getötet hat Programm cc1plus beendet"
+_GCC_NAMES_TOOL = re.compile(r"^\S*(?:g\+\+|gcc|c\+\+|cc)[\w.-]*: .*\bcc1(?:plus|obj)?\b(?!')", re.MULTILINE)
+# cicc and cudafe++ handle INT and TERM, say this and nothing else; nvcc exits with 4, or 255 with --threads.
+_EDG_TERMINATED = re.compile(r"^Compilation terminated\.$", re.MULTILINE)
+_SIGNALS = {
     "Killed": signal.SIGKILL,
     "Terminated": signal.SIGTERM,
     "Interrupt": signal.SIGINT,
     "Hangup": signal.SIGHUP,
+    "Quit": signal.SIGQUIT,
 }
 _OUT_OF_MEMORY = re.compile(
-    r"(?:out of memory allocating|virtual memory exhausted|Cannot allocate memory|std::bad_alloc|^\s*Out of memory)",
+    r"out of memory allocating|virtual memory exhausted|Cannot allocate memory|std::bad_alloc|^\s*Out of memory",
     re.MULTILINE,
 )
 _STOPPING = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
@@ -35,9 +41,22 @@ def killed_by(status: int, tail: str) -> int:
         return 0
     if died := _NVCC_DIED.search(tail):
         return int(died[1])
-    if died := _GCC_DIED.search(tail):
-        return int(_GCC_SIGNALS[died[1]])
-    return 0
+    if died := _GCC_DIED.search(tail) or _NVCC_ENDED.search(tail):
+        return int(_SIGNALS[died[1]])
+    return _killed_in_shell(status >> 8, tail)
+
+
+def _killed_in_shell(code: int, tail: str) -> int:
+    """nvcc starts its tools through `sh -c`, which turns a signal into an exit status and a word (none for INT);
+    with --threads it exits with 255. Both are asked for: a status of 137 alone may be a program's own."""
+    last = tail.strip().rpartition("\n")[2]
+    if code == 128 + signal.SIGINT and "error" not in tail.lower():
+        return int(signal.SIGINT)
+    number = _SIGNALS.get(last)
+    if number and code in (128 + number, 255):
+        return int(number)
+    silent = "error" not in tail.lower() and not _OUT_OF_MEMORY.search(tail)
+    return int(signal.SIGTERM) if code in (4, 255) and silent and _EDG_TERMINATED.search(tail) else 0
 
 
 def classify(status: int, tail: str, memory_was_short: bool) -> Outcome:
@@ -47,16 +66,20 @@ def classify(status: int, tail: str, memory_was_short: bool) -> Outcome:
     if status == 0:
         return "compiled"
     number = killed_by(status, tail)
-    if memory_was_short and (number == signal.SIGKILL or _OUT_OF_MEMORY.search(tail)):
+    if memory_was_short and (number == signal.SIGKILL or _sounds_like_memory(status >> 8, tail)):
         return "memory"
-    if memory_was_short and status >> 8 == 128 + signal.SIGKILL:
-        return "memory"  # a shell between us and the compiler turns the signal into an exit status
     return "stopped" if number in _STOPPING else "failed"
+
+
+def _sounds_like_memory(code: int, tail: str) -> bool:
+    """Whether it may have been memory: enough only beside what the kernel says."""
+    died = code == 128 + signal.SIGKILL or (_GCC_NAMES_TOOL.search(tail) and not _GCC_DIED.search(tail))
+    return bool(died or _OUT_OF_MEMORY.search(tail))
 
 
 def first_error(output: str) -> str:
     """The first line that says what is wrong, for the summary; '' when none looks like it."""
     for line in output.splitlines():
-        if re.search(r"\b(?:fatal )?error\b\s*:|\berror #\d+|\): error|: fatal\b", line):
+        if re.search(r"\b(?:error|fatal)\s*:|\berror #\d+|: fatal\b", line):
             return line.strip()
     return ""

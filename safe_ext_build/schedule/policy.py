@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from heapq import heappop, heappush
+from math import log2
+from operator import add, sub
+
+from .forecast import COLD_CPP, COLD_CUDA, GIB, Curve, Features, Forecast, Forecaster
+
+KILLS_BEFORE_ALONE = 3
+BOOST = 1.5  # what a job that was killed for memory is expected to take, over what it was expected to take
+MOST_BUCKETS = 512
+STEPS = 8  # finer steps per point of a curve
+SMEAR = 0.02  # how far off in time a known job's forecast may be
+SMEAR_UNKNOWN = 0.35
+HOLD_SECONDS = 2.0  # a job that should have let go by now is given so long, and a share of its run
+HOLD_SHARE = 0.03
+SETTLE = 2.0  # seconds within which readings of usage and of free memory may disagree
+LOOK_AHEAD = 1.5  # seconds from a reading to the effect of what we do about it
+QUIET_AFTER_KILL = 4.0
+TICK = 0.5
+PRESSURE_CALM = 20.0
+LATE_ENOUGH = 0.8
+RISE = 1.5
+REFRESH = 4.0
+GOLDEN = 0.6180339887498949
+EARLY_ENOUGH = 0.6  # of the time the build has left: a job that takes no longer need not be hurried
+
+_Key = tuple[object, ...]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a build may use: `jobs` compiles at a time, keeping `cpus` CPUs busy."""
+    """What a build may use: `jobs` compiles at a time, keeping `cpus` CPUs busy. `guard`: mind memory too."""
 
     jobs: int
     cpus: int
+    guard: bool = True
 
 
 @dataclass(frozen=True)
@@ -40,3 +68,574 @@ def _fits(limits: Limits, running: Sequence[Candidate], candidate: Candidate) ->
         return False
     busy = sum(other.weight for other in running)
     return len(running) < limits.jobs and busy + candidate.weight <= limits.cpus
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One look at the memory domain that binds, in bytes.
+
+    `available` is what is free at this moment: what running jobs hold is already gone from it. `promised` is
+    what neighbouring builds have said they will still take. `pressure` is PSI "some avg10" (0 to 100).
+    """
+
+    available: int
+    reserve: int
+    floor: int
+    total: int
+    pressure: float = 0.0
+    promised: int = 0
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A compile that asks to start. `most_threads`: up to so many threads may be given; 0, as many as asked."""
+
+    id: int
+    features: Features
+    most_threads: int = 0
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do now. `admit` is (id, threads); `held` says why the first waiting job waits, for people."""
+
+    admit: list[tuple[int, int]] = field(default_factory=list)
+    kill: list[int] = field(default_factory=list)
+    freeze: list[int] = field(default_factory=list)
+    thaw: list[int] = field(default_factory=list)
+    held: str = ""
+
+
+@dataclass(eq=False)
+class _Job:
+    id: int
+    features: Features  # with the threads it asked for, or runs with
+    asked: Features
+    most: int
+    order: int
+    forecast: Forecast
+    boost: float = 1.0  # forecasts that were too low got it killed
+    kills: int = 0
+    priority: float = 0.0
+    cpu: float = 0.0  # CPU seconds that the forecast expects
+    threads: int = 0
+    started: float = 0.0
+    spent: float = 0.0  # seconds of its own time: what it would have taken so far, alone on its CPUs
+    ahead: float = 0.0  # by how many seconds it is ahead of its curve
+    held: int = 0
+    top: int = 0
+    curve: Curve = field(default_factory=lambda: Curve(0.0, (0,)))
+    claim: list[int] = field(default_factory=list)
+    claim_from: int = 0
+    anchor: float = 0.0
+    generation: int = -1
+    dying: bool = False
+    frozen: bool = False
+    group: _Key = ()
+    shapes: dict[int, _Shape] = field(default_factory=dict)
+
+    @property
+    def position(self) -> float:
+        """Where on its curve it is, in seconds."""
+        return self.spent + self.ahead
+
+    @property
+    def alone(self) -> bool:
+        return self.kills >= KILLS_BEFORE_ALONE
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A candidate's claim at one number of threads, cut into buckets."""
+
+    claim: list[int]
+    peak: int
+    seconds: float
+    generation: int
+    width: float
+
+
+class _Profile:
+    """What the running jobs are expected to hold, in buckets of time: the sum of their claims.
+
+    The width adapts to the longest job, so that a claim has some 512 buckets whatever a build compiles.
+    """
+
+    def __init__(self) -> None:
+        self.width = 0.5
+        self.sums: list[int] = []
+        self.first = 0
+
+    def bucket(self, now: float) -> int:
+        return int(now / self.width)
+
+    def add(self, claim: list[int], start: int, operation: Callable[[int, int], int] = add) -> None:
+        if not self.sums:
+            self.first = start
+        here, end = start - self.first, start - self.first + len(claim)
+        if end <= 0:
+            return
+        if here < 0:
+            claim, here = claim[-here:], 0
+        if len(self.sums) < end:
+            self.sums.extend([0] * (end - len(self.sums)))
+        self.sums[here:end] = map(operation, self.sums[here:end], claim)
+
+    def forget_before(self, bucket: int) -> None:
+        if bucket - self.first > 2048:
+            del self.sums[: bucket - self.first]
+            self.first = bucket
+
+    def ahead(self, bucket: int, count: int) -> list[int]:
+        here = bucket - self.first
+        return self.sums[here : here + count] if here >= 0 else self.sums[:count]
+
+
+class Scheduler:
+    """Decides which compiles run, from what it is told; see design.md, "Scheduling".
+
+    The caller says what happens (`enqueue`, `started`, `observed`, `finished`, `killed`, `remove`), then asks
+    `decide` and does it. What `decide` admits counts as running at once, what it kills as dying, so that
+    nothing is given away twice before the sensors see it. Times are seconds of one monotonic clock.
+    """
+
+    def __init__(self, limits: Limits, forecaster: Forecaster) -> None:
+        self.limits = limits
+        self.forecaster = forecaster
+        self._jobs: dict[int, _Job] = {}
+        self._running: dict[int, _Job] = {}
+        self._groups: dict[_Key, list[tuple[float, int, int]]] = {}
+        self._profile = _Profile()
+        self._weight = 0
+        self._next = 0
+        self._waiting = 0
+        self._waiting_cpu = 0.0
+        self._running_cpu = 0.0
+        self._fresh = True
+        self._held = 0
+        self._budgets: list[tuple[float, int]] = []
+        self._free: list[tuple[float, int]] = []
+        self._freed: list[tuple[float, int]] = []
+        self._quiet_until = float("-inf")
+        self._refreshed = 0.0
+
+    # What happens.
+
+    def enqueue(self, waiting: Waiting) -> None:
+        features = waiting.features
+        forecast = self.forecaster.forecast(features)
+        most = max(features.at_once, min(waiting.most_threads, features.archs)) if features.cuda else 1
+        job = _Job(waiting.id, features, features, most, self._next, forecast)
+        self._next += 1
+        self._jobs[job.id] = job
+        self._wait(job)
+
+    def started(self, id: int, now: float) -> None:
+        """An admitted job's compiler runs since `now`."""
+        job = self._running.get(id)
+        if job is not None:
+            job.started = job.anchor = now
+
+    def observed(self, usage: Mapping[int, int], now: float, spent: Mapping[int, float] | None = None) -> None:
+        """What one pass of the sensors saw: bytes held, and CPU seconds used so far, by job.
+
+        The next `decide` must be given the memory that was read in the same pass. Jobs that have ended since
+        belong in `usage` all the same: what they held is still missing from that memory.
+        """
+        self._fresh = True
+        self._held = sum(usage.values())
+        profile = self._profile
+        profile.forget_before(profile.bucket(now))
+        here = profile.bucket(now)
+        self._refresh(now)
+        remaining = 0.0
+        generation = self.forecaster.generation
+        for id, held in usage.items():
+            job = self._running.get(id)
+            if job is None:
+                continue
+            job.held = held
+            job.top = max(job.top, held)
+            self._advance(job, now, spent)
+            if not job.forecast.known:
+                self.forecaster.saw(id, job.features, job.spent, held)
+            remaining += max(0.0, job.cpu - job.spent * job.threads)
+            place = here - job.claim_from
+            claimed = job.claim[place] if 0 <= place < len(job.claim) else 0
+            late = abs(now - job.position - job.anchor)
+            stale = not job.forecast.known and job.generation != generation
+            if held < 0.6 * claimed and job.forecast.known and _let_go(job):
+                stale = True
+            if held > claimed or stale or late > max(2 * profile.width, 0.04 * job.curve.seconds):
+                self._claim_again(job, now)
+        self._running_cpu = remaining
+
+    def _refresh(self, now: float) -> None:
+        """Forecasts of jobs without history follow what such jobs have done so far."""
+        if now - self._refreshed > REFRESH + len(self._running) / 50:
+            self._refreshed = now
+            if any(not job.forecast.known for job in self._running.values()):
+                self.forecaster.refresh(len(self._running))
+
+    def finished(self, id: int, now: float, curve: Curve | None = None) -> None:
+        """A job has ended by itself. `curve`: what it took, to learn from (None after an error)."""
+        job = self._jobs.get(id)
+        if job is not None and curve is not None and curve.seconds > 0:
+            self.forecaster.learn(job.features, curve)
+            self.forecaster.ended(id, job.features, finished=True)
+        self.remove(id)
+
+    def killed(self, id: int, now: float) -> None:
+        """A job was killed for memory, by us or by the kernel: it waits again, and is expected to take more."""
+        job = self._running.get(id)
+        if job is None:
+            return
+        self._stop(job)
+        self._freed.append((now, job.held))
+        self._quiet_until = max(self._quiet_until, now + QUIET_AFTER_KILL)
+        job.kills += 1
+        job.boost *= BOOST
+        reached = job.top / max(1, self._curve(job, job.asked).peak)
+        job.boost *= max(1.0, reached)
+        job.features = job.asked
+        job.threads, job.held, job.top, job.dying, job.frozen = 0, 0, 0, False, False
+        job.spent = job.ahead = 0.0
+        job.shapes.clear()
+        self._wait(job)
+
+    def remove(self, id: int) -> None:
+        """A job is gone, whatever it was doing."""
+        job = self._jobs.pop(id, None)
+        if job is None:
+            return
+        if id in self._running:
+            self._stop(job)
+        else:
+            self._waiting -= 1
+            self._waiting_cpu -= job.cpu
+
+    def _wait(self, job: _Job) -> None:
+        base = job.forecast.curve
+        # In no order, where nothing is known: what is learned from the first must hold for the rest.
+        job.priority = _urgency(base) if job.forecast.known else job.order * GOLDEN % 1.0
+        job.cpu = base.seconds * job.features.parallelism
+        job.group = _group(job)
+        self._waiting += 1
+        self._waiting_cpu += job.cpu
+        heappush(self._groups.setdefault(job.group, []), (-job.priority, job.order, job.id))
+
+    def _stop(self, job: _Job) -> None:
+        del self._running[job.id]
+        self._weight -= job.threads
+        self.forecaster.ended(job.id, job.features, finished=False)
+        self._profile.add(job.claim, job.claim_from, sub)
+        job.claim = []
+
+    def _advance(self, job: _Job, now: float, spent: Mapping[int, float] | None) -> None:
+        if spent is None:
+            job.spent = now - job.started
+        elif job.id in spent:
+            job.spent = spent[job.id] / job.features.parallelism
+
+    # What a job is expected to hold.
+
+    def _curve(self, job: _Job, features: Features) -> Curve:
+        return self.forecaster.forecast(features).curve.scaled(job.boost)
+
+    def _shape(self, job: _Job, threads: int) -> _Shape:
+        cached = job.shapes.get(threads)
+        width, generation = self._profile.width, self.forecaster.generation
+        if cached is not None and cached.width == width and cached.generation == generation:
+            return cached
+        curve = self._curve(job, job.asked.with_threads(threads))
+        if curve.seconds > MOST_BUCKETS * width:
+            self._widen(curve.seconds)
+            width = self._profile.width
+        claim = _claim(curve, 0.0, width, SMEAR if job.forecast.known else SMEAR_UNKNOWN)
+        shape = _Shape(claim, max(claim), curve.seconds, generation, width)
+        job.shapes[threads] = shape
+        return shape
+
+    def _widen(self, seconds: float) -> None:
+        """Fewer, wider buckets: a longer job has come. Rare, since widths double."""
+        old, profile = self._profile, _Profile()
+        profile.width = old.width
+        while seconds > MOST_BUCKETS * profile.width:
+            profile.width *= 2
+        self._profile = profile
+        step = int(profile.width / old.width)
+        for job in self._running.values():
+            lead = job.claim_from % step
+            padded = [0] * lead + job.claim
+            job.claim = [max(padded[i : i + step]) for i in range(0, len(padded), step)]
+            job.claim_from //= step
+            profile.add(job.claim, job.claim_from)
+
+    def _claim_again(self, job: _Job, now: float) -> None:
+        """The job does not follow its forecast, or the forecast has changed."""
+        profile = self._profile
+        profile.add(job.claim, job.claim_from, sub)
+        job.curve = self._expect(job)
+        job.generation = self.forecaster.generation
+        known = job.forecast.known
+        job.claim = _claim(job.curve, job.position, profile.width, SMEAR if known else SMEAR_UNKNOWN)
+        hold = 1 + int((HOLD_SECONDS + HOLD_SHARE * job.curve.seconds) / profile.width)
+        near = job.claim[:hold] + [0] * (hold - len(job.claim))
+        job.claim[:hold] = [max(job.held, claimed) for claimed in near]
+        job.claim_from = profile.bucket(now)
+        job.anchor = now - job.position
+        profile.add(job.claim, job.claim_from)
+
+    def _expect(self, job: _Job) -> Curve:
+        if job.forecast.known:
+            return _corrected(job)
+        curve = self._curve(job, job.features)
+        if _past_peak(job):
+            return Curve(max(curve.seconds, job.spent * 1.25 + 10), (int(job.held * 1.15),))
+        here = curve.at(job.spent / max(curve.seconds, 1e-9))
+        return curve.scaled(min(max(1.0, job.held / max(1, here)), max(1.0, 1.1 * job.top / curve.peak, RISE)))
+
+    # What to do.
+
+    def decide(self, now: float, memory: Memory) -> Decision:
+        """What to admit, kill, freeze and thaw now."""
+        guard = self.limits.guard
+        if not guard:
+            return self._admissions(now, None, "")
+        budget = self._budget(now, memory)
+        if kill := self._relief(now, memory):
+            return Decision(kill=kill, held="memory is short: a compile is stopped, and run again later")
+        return self._admissions(now, budget, self._closed(now, memory))
+
+    def _budget(self, now: float, memory: Memory) -> int:
+        """What all jobs of this build may hold together: what is free, and what they hold already."""
+        if self._fresh or not self._budgets:
+            self._fresh = False
+            self._budgets.append((now, memory.available + self._held - memory.reserve - memory.promised))
+            self._free.append((now, memory.available))
+            self._budgets = [item for item in self._budgets if item[0] > now - SETTLE]
+            self._free = [item for item in self._free if item[0] > now - SETTLE]
+        # The lowest of late: a job that lets go between two readings would count twice.
+        return min(value for _, value in self._budgets)
+
+    def _closed(self, now: float, memory: Memory) -> str:
+        """Why nothing may start, whatever it needs; or ""."""
+        if memory.available < memory.reserve:
+            return "the machine's memory is nearly used up"
+        if memory.pressure > PRESSURE_CALM:
+            return "the machine is short of memory (PSI)"
+        if now < self._quiet_until:
+            return "memory was short a moment ago"
+        return ""
+
+    def _relief(self, now: float, memory: Memory) -> list[int]:
+        """Whom to kill because what is free will soon be under the floor: cheapest per byte, never the eldest."""
+        self._freed = [item for item in self._freed if item[0] > now - LOOK_AHEAD]
+        dying = sum(job.held for job in self._running.values() if job.dying)
+        coming = dying + sum(size for _, size in self._freed)
+        oldest_time, oldest_free = self._free[0]
+        fall = max(0.0, (oldest_free - memory.available) / max(TICK, now - oldest_time))
+        expected = memory.available + coming
+        if expected >= memory.floor and expected - fall * LOOK_AHEAD >= memory.floor // 4:
+            return []
+        alive = sorted((job for job in self._running.values() if not job.dying), key=lambda job: job.started)
+        needed = (memory.floor + memory.reserve) // 2 - expected
+        chosen = _cheapest(alive[1:], needed)
+        for job in chosen:
+            job.dying = True
+        return [job.id for job in chosen]
+
+    def _admissions(self, now: float, budget: int | None, closed: str) -> Decision:
+        admit: list[tuple[int, int]] = []
+        held = closed
+        if not self._running and self._waiting:
+            admit.append(self._start_first(now, budget))
+        if closed or any(job.alone for job in self._running.values()):
+            return Decision(admit=admit, held=closed if self._waiting else "")
+        for key in sorted(self._groups, key=lambda key: self._groups[key][0]):
+            heap = self._groups[key]
+            while job := self._front(heap):
+                held = self._room()
+                threads = 0 if held else self._fitting(job, now, budget)
+                if not threads:
+                    held = held or self._why(job, budget)
+                    break
+                heappop(heap)
+                admit.append(self._start(job, threads, now))
+            if not heap:
+                del self._groups[key]
+            if self._room():
+                break
+        return Decision(admit=admit, held=held if self._waiting else "")
+
+    def _room(self) -> str:
+        if len(self._running) >= self.limits.jobs:
+            return f"{self.limits.jobs} compiles run, as many as allowed"
+        if self._weight >= self.limits.cpus:
+            return "all CPUs are busy"
+        return ""
+
+    def _why(self, job: _Job, budget: int | None) -> str:
+        if job.alone:
+            return "it was killed for memory three times, and will run alone"
+        return f"it needs up to {self._shape(job, 1).peak / GIB:.1f} GiB"
+
+    def _front(self, heap: list[tuple[float, int, int]]) -> _Job | None:
+        """The first job of a group that still waits; entries of jobs that are gone fall away here."""
+        while heap:
+            job = self._jobs.get(heap[0][2])
+            if job is not None and job.id not in self._running and job.order == heap[0][1]:
+                return job
+            heappop(heap)
+        return None
+
+    def _start_first(self, now: float, budget: int | None) -> tuple[int, int]:
+        """Something always runs: the first that waits, whatever memory says."""
+        fronts = [job for heap in self._groups.values() if (job := self._front(heap))]
+        job = min(fronts, key=lambda job: (job.alone, -job.priority, job.order))
+        heappop(self._groups[job.group])
+        if not self._groups[job.group]:
+            del self._groups[job.group]
+        return self._start(job, self._wanted(job, budget), now)
+
+    def _wanted(self, job: _Job, budget: int | None) -> int:
+        """As few threads as let it end before the build would anyway: narrow jobs pack better than wide ones."""
+        if job.most == 1:
+            return 1
+        most = min(job.most, self.limits.cpus)
+        while budget is not None and most > 1 and self._shape(job, most).peak > budget:
+            most -= 1  # so many would never fit
+        idle = max(1, self.limits.cpus - self._weight)
+        fill = min(most, idle // max(1, self._waiting))
+        for threads in range(max(1, fill), most):
+            if self._shape(job, threads).seconds <= self._left() * EARLY_ENOUGH:
+                return threads
+        return most
+
+    def _left(self) -> float:
+        """Seconds that the build will still take, if all CPUs are kept busy."""
+        return (self._waiting_cpu + self._running_cpu) / max(1, self.limits.cpus)
+
+    def _fitting(self, job: _Job, now: float, budget: int | None) -> int:
+        """The number of threads with which the job may start now; 0: with none."""
+        if job.alone:
+            return 0
+        wanted = self._wanted(job, budget)
+        for threads in range(min(wanted, self.limits.cpus - self._weight), 0, -1):
+            shape = self._shape(job, threads)
+            if threads < wanted and shape.seconds > self._left() * LATE_ENOUGH:
+                break
+            if budget is None or self._fits(shape, now, budget):
+                return threads
+        return 0
+
+    def _fits(self, shape: _Shape, now: float, budget: int) -> bool:
+        ahead = self._profile.ahead(self._profile.bucket(now), len(shape.claim))
+        if ahead and ahead[0] + shape.claim[0] > budget:
+            return False
+        return shape.peak <= budget and max(map(add, ahead, shape.claim), default=0) <= budget
+
+    def _start(self, job: _Job, threads: int, now: float) -> tuple[int, int]:
+        shape = self._shape(job, threads)
+        self._waiting -= 1
+        self._waiting_cpu -= job.cpu
+        self._running_cpu += job.cpu
+        job.features = job.asked.with_threads(threads)
+        job.threads = threads
+        job.started = job.anchor = now
+        job.curve = self._curve(job, job.features)
+        job.generation = self.forecaster.generation
+        job.claim, job.claim_from = shape.claim, self._profile.bucket(now)
+        self._profile.add(job.claim, job.claim_from)
+        self._running[job.id] = job
+        self._weight += threads
+        return job.id, threads
+
+
+def _urgency(curve: Curve) -> float:
+    """How long a job still runs after its peak: those start first, so that nothing long is left for the end."""
+    peak_at = curve.points.index(curve.peak) / len(curve.points)
+    return curve.seconds * (1 - peak_at)
+
+
+def _group(job: _Job) -> _Key:
+    """Waiting jobs that are alike: when the first of them does not fit, the others need not be tried."""
+    features, curve = job.features, job.forecast.curve
+    common = (features.cuda, features.archs, features.at_once, job.most, job.kills)
+    if not job.forecast.known:
+        return common
+    return (*common, round(2 * log2(curve.seconds + 1)), round(3 * log2(curve.peak + 1)))
+
+
+def _claim(curve: Curve, spent: float, width: float, smear: float) -> list[int]:
+    """What a job that has run `spent` seconds is expected to hold, bucket by bucket from now on.
+
+    It may have begun anywhere within its first bucket, and what lies ahead may come earlier or later by `smear`.
+    """
+    envelope = _envelope(curve.points)
+    size = len(envelope)
+    scale = size / max(curve.seconds, 1e-9)
+    count = 2 + int(max(0.0, curve.seconds - spent) * (1 + smear) / width)
+    first, slow, fast = spent * scale, width * scale / (1 + smear), width * scale * (1 + smear)
+    claim = [max(envelope[int(first) : int(first + fast) + 1], default=envelope[-1])]
+    for place in range(1, count):
+        low = min(size - 1, int(first + (place - 1) * slow))
+        claim.append(max(envelope[low : int(first + (place + 1) * fast) + 1]))
+    return claim
+
+
+@lru_cache(maxsize=4096)
+def _envelope(points: tuple[int, ...]) -> list[int]:
+    """The curve at finer steps. Within a sixteenth that rises, memory grows steadily, as compilers do."""
+    envelope: list[int] = []
+    before = points[0] // 4
+    for point in points:
+        rise = max(0, point - before)
+        envelope += [point - rise * left // STEPS for left in range(STEPS - 1, -1, -1)]
+        before = point
+    return envelope
+
+
+def _corrected(job: _Job) -> Curve:
+    """The forecast of a known job, raised by as much as it has shown to need."""
+    curve = job.curve
+    progress = min(1.0, job.spent / max(curve.seconds, 1e-9) * 1.15)
+    expected = max(curve.points[: 1 + int(progress * (len(curve.points) - 1))])
+    if expected < 0.4 * curve.peak:
+        expected = curve.peak
+    return curve.scaled(max(1.0, job.top / max(1, expected)))
+
+
+def _let_go(job: _Job) -> bool:
+    """Whether it has already let go of its peak, which its curve places a little later; then it is moved on."""
+    points, step = job.curve.points, job.curve.seconds / len(job.curve.points)
+    here = min(len(points) - 1, int(job.position / step))
+    if job.top < 0.75 * max(points[: here + 1]):
+        return False
+    for place in range(here + 1, min(len(points), here + 3)):
+        if points[place] < 0.6 * points[here] and job.held <= 1.15 * points[place]:
+            job.ahead += place * step - job.position
+            return True
+    return False
+
+
+def _past_peak(job: _Job) -> bool:
+    """A job without history that has held much, and now holds much less, is past its peak (with one round)."""
+    much = 0.5 * (COLD_CUDA if job.features.cuda else COLD_CPP) * job.features.at_once
+    return job.features.rounds == 1 and job.top > much and job.held < 0.45 * job.top
+
+
+def _cheapest(jobs: list[_Job], needed: float) -> list[_Job]:
+    """Jobs that free `needed` bytes for the least lost time."""
+    chosen: list[_Job] = []
+    freed = 0
+    for job in sorted(jobs, key=lambda job: job.spent * job.threads / max(1, job.held)):
+        if freed >= needed:
+            break
+        chosen.append(job)
+        freed += job.held
+    for job in sorted(chosen, key=lambda job: -job.spent * job.threads):
+        if freed - job.held >= needed:
+            chosen.remove(job)
+            freed -= job.held
+    return chosen

@@ -6,6 +6,7 @@ Started as `python -I -S -E` by a shell script, with the file that configures it
 from __future__ import annotations
 
 import contextlib
+import getopt
 import json
 import os
 import resource
@@ -17,9 +18,10 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from . import ninjafile, objects
-from .job import FORWARDED, Lease, Signals, write
+from .job import FORWARDED, IGNORED_BY_PYTHON, Lease, Signals, execute, write
 
-_TAKES_VALUE = "CfjkldtTw"
+_OPTIONS = "d:f:j:k:l:nt:vw:C:h"  # as in ninja.cc
+_LONG_OPTIONS = ["help", "version", "verbose", "quiet"]
 # Each job of ninja holds a pipe; the rest is for ninja itself and for what we were started with.
 _OTHER_FILES = 64
 # J's beyond the slots let the supervisor choose whom to admit.
@@ -61,24 +63,19 @@ class Arguments:
 
 
 def parse_arguments(arguments: list[str]) -> Arguments:
-    directory, file, rest, builds = "", "build.ninja", [], True
-    words = iter(arguments)
-    for word in words:
-        if word in ("--version", "-h", "--help", "-n"):
-            builds = False
-        if len(word) < 2 or word[0] != "-" or word[1] not in _TAKES_VALUE or word.startswith("--"):
-            rest.append(word)
-            continue
-        option, value = word[:2], word[2:] or next(words, "")
-        if option == "-C":
-            directory = value
-        elif option == "-f":
-            file = value
-        elif option == "-t":
-            builds = False
-        elif option != "-j":
-            rest += [option, value]
-    return Arguments(directory, file, tuple(rest), builds)
+    """Read ninja's command line as ninja does; what it would not take is left to it to complain about."""
+    if "-t" in arguments:
+        return Arguments("", "build.ninja", tuple(arguments), builds=False)  # what follows is the tool's
+    try:
+        options, targets = getopt.gnu_getopt(arguments, _OPTIONS, _LONG_OPTIONS)
+    except getopt.GetoptError:
+        return Arguments("", "build.ninja", tuple(arguments), builds=False)
+    given = dict(options)
+    rest = [word for option in options if option[0] not in ("-C", "-f", "-j") for word in option if word]
+    builds = not given.keys() & {"--version", "-h", "--help", "-n", "-t"}
+    separator = ["--"] if any(target.startswith("-") for target in targets) else []
+    rest += [*separator, *targets]
+    return Arguments(given.get("-C", ""), given.get("-f", "build.ninja"), tuple(rest), builds)
 
 
 def parallelism(edges: int, slots: int, files: int, pids: int) -> int:
@@ -103,9 +100,11 @@ def main() -> None:
         config = Config(**json.load(file))
     arguments = parse_arguments(sys.argv[2:])
     if not arguments.builds:
-        os.execv(config.ninja, ["ninja", *sys.argv[2:]])
-    if arguments.directory:
-        os.chdir(arguments.directory)
+        execute([config.ninja, *sys.argv[2:]])
+    try:
+        os.chdir(arguments.directory or ".")
+    except OSError:
+        execute([config.ninja, *sys.argv[2:]])  # ninja says best what is wrong
     try:
         lease = Lease(config.socket)
     except OSError:
@@ -201,7 +200,8 @@ def _prepare_kept(config: Config, text: str, here: str, kept: str) -> Ready:
 def _end(code: int) -> NoReturn:
     """End with ninja's exit status, or by the signal that it died by."""
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL)
+        with contextlib.suppress(OSError):  # KILL has no other than its default
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     sys.exit(code)
 
@@ -220,7 +220,9 @@ class Run:
         if os.path.sameopenfile(1, 2):
             actions.append((os.POSIX_SPAWN_DUP2, writer, 2))
         environ = {**os.environ, **config.prefixes}
-        self.pid = os.posix_spawn(config.ninja, command, environ, file_actions=actions)
+        self.pid = os.posix_spawn(
+            config.ninja, command, environ, file_actions=actions, setsigdef=IGNORED_BY_PYTHON
+        )
         os.close(writer)
         lease.send(b"ninja", b"%d" % self.pid)
         self.interrupted = False

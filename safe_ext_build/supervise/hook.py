@@ -128,6 +128,8 @@ def _wait(supervisor: subprocess.Popen[bytes], lifeline: int, signals: _Signals)
                     poll.unregister(frontend)
                 elif descriptor == signals.reader:
                     _pass_on(signals.take(), lifeline, ending)
+            if ending.frontend_gone or ending.signal:
+                supervisor.send_signal(signal.SIGCONT)  # somebody may have stopped it
     finally:
         for descriptor in (pidfd, frontend, lifeline):
             if descriptor >= 0:
@@ -162,7 +164,8 @@ def _clear(workspace: Workspace, before: set[int]) -> None:
     """End what a killed supervisor left to us (nothing, after an orderly end), and what escaped with our marker."""
 
     def ours() -> list[Process]:
-        return [process for process in descendants(os.getpid(), snapshot()) if process.pid not in before]
+        table = {pid: process for pid, process in snapshot().items() if pid not in before}
+        return descendants(os.getpid(), table)
 
     end_all(ours)
     if not (workspace.path / "verdict.json").exists():
@@ -171,8 +174,9 @@ def _clear(workspace: Workspace, before: set[int]) -> None:
 
 def _die_by(number: int) -> None:
     """End as the signal ends a process, so that our parent sees the truth."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # nobody reads any more
+            stream.flush()
     signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from .linux import pidfd_open, pidfd_send_signal
@@ -45,9 +46,24 @@ def read(pid: int) -> Process | None:
         return None
 
 
+def pids(rounds: int = 100) -> Iterator[int]:
+    """Every process, those included that start while the caller looks at the others.
+
+    A process that forks and ends would be missed in one listing: dead when it is looked at, and its child too
+    young to be listed. So we list again until there is nothing new (or, on a machine that never rests, enough).
+    """
+    seen: set[int] = set()
+    for _ in range(rounds):
+        new = {int(name) for name in os.listdir("/proc") if name.isdigit()} - seen
+        if not new:
+            return
+        yield from sorted(new)
+        seen |= new
+
+
 def snapshot() -> dict[int, Process]:
-    """Every process, in one pass."""
-    found = (read(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    """Every process."""
+    found = (read(pid) for pid in pids())
     return {process.pid: process for process in found if process}
 
 
@@ -108,28 +124,33 @@ def environment_value(pid: int, variable: str) -> str | None:
 
 def marked(build_id: str) -> list[Process]:
     """The live processes that carry this build's marker, wherever they have escaped to."""
-    return [
-        process
-        for process in snapshot().values()
-        if process.state not in "ZX"
-        and process.pid != os.getpid()
-        and environment_value(process.pid, ID_VARIABLE) == build_id
-    ]
+    carriers = (pid for pid in pids() if environment_value(pid, ID_VARIABLE) == build_id)
+    found = (read(pid) for pid in carriers if pid != os.getpid())
+    return [process for process in found if process and process.state not in "ZX"]
 
 
 def end_all(find: Callable[[], Iterable[Process]], patience: float = 10.0) -> list[Process]:
-    """Kill and reap until `find` finds nothing alive; returns what would not die within `patience` seconds.
+    """Kill until `find` finds nothing; returns what would not die within `patience` seconds.
 
     Only a process in uninterruptible sleep outlives SIGKILL. New processes may appear while we kill: the
-    loop ends because a killed process starts no more.
+    loop ends because a killed process starts no more. Zombies count until they are collected: the child of
+    one may have been read while its parent, since collected, still stood between us and it.
     """
     deadline = time.monotonic() + patience
     while True:
-        alive = [process for process in find() if process.state not in "ZX"]
-        if not alive or time.monotonic() > deadline:
-            reap()
+        found = list(find())
+        alive = [process for process in found if process.state not in "ZX"]
+        if not found or time.monotonic() > deadline:
             return alive
         for process in alive:
             send(process, signal.SIGKILL)
-        reap()
+        _collect(found)
         time.sleep(0.002)
+
+
+def _collect(processes: Iterable[Process]) -> None:
+    """Reap those that are our children, and no others: somebody else waits for what we have not killed."""
+    for process in processes:
+        if process.parent == os.getpid():
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(process.pid, os.WNOHANG)

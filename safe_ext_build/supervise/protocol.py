@@ -11,7 +11,7 @@ from typing import Any
 STOP, CONTINUE = b"S", b"C"
 SIGNAL_BYTES = {b"I": "SIGINT", b"T": "SIGTERM", b"H": "SIGHUP", b"Q": "SIGQUIT"}
 
-# Stands in the workspace while the last thing that happened to the compiles is that one failed.
+# Stands in the workspace while it is known why the build fails: a compile has just failed, or it is stopped.
 FAILED = "compile-failed"
 
 

@@ -51,6 +51,7 @@ class Supervisor:
         self.workspace = Workspace(Path(request.workspace), request.lock)
         self.selector = selectors.DefaultSelector()
         self.connections: dict[int, Connection] = {}
+        self.edges: dict[int, Process] = {}
         self.memory = MemoryWatch()
         self.events = open(self.workspace.path / "events.jsonl", "a", buffering=1)
         self.broker = Broker(
@@ -76,6 +77,9 @@ class Supervisor:
         """Become the owner of what follows, then fork the guard and the builder."""
         set_name("seb-super")
         set_subreaper(True)
+        for descriptor in (self.request.lock, self.request.lifeline):
+            # What escapes with a copy of the lock would make the workspace look alive for ever.
+            os.set_inheritable(descriptor, False)
         self._watch_signals()
         self._watch_process(self.request.hook, 0, "the hook process is gone")
         if self.request.frontend:
@@ -162,19 +166,40 @@ class Supervisor:
             self.next_sample = now + SAMPLE
             self._sample(now)
         pid = self.broker.ready_to_interrupt
-        if pid and read(pid) is None:
-            # ninja has collected the failed compile, so what it printed is out: nothing comes after it.
+        if pid and self._is_collected(pid):
+            # What the failed compile printed is out: nothing comes after it.
             self.broker.interrupt_ninja()
         self._flag_failure()
         if self.broker.stop_reason:
             self._tear_down(self.broker.stop_reason)
 
+    def _is_collected(self, job: int) -> bool:
+        """Whether ninja has waited for the process that it started for this J."""
+        edge = self.edges.get(job)
+        if edge is None:
+            return read(job) is None
+        now = read(edge.pid)
+        return now is None or now.start != edge.start
+
+    def _edge(self, pid: int) -> Process | None:
+        """What ninja started, and waits for: the J `pid` itself or, where the shell does not exec, a shell."""
+        process = read(pid)
+        while process and (parent := read(process.parent)):
+            if parent.parent in self.broker.ninjas.values():  # which are the shims, and `parent` is ninja
+                return process
+            process = parent
+        return None
+
     def _flag_failure(self) -> None:
-        """Let the builder know whether a compiler has just said why the build fails."""
-        if bool(self.broker.failure) != self.flagged:
-            self.flagged = not self.flagged
-            flag = self.workspace.path / FAILED
+        """Let the builder know whether it is known why the build fails: a compiler has said it, or we shall."""
+        if bool(self.broker.failure or self.reason) == self.flagged:
+            return
+        self.flagged = not self.flagged
+        flag = self.workspace.path / FAILED
+        try:
             flag.touch() if self.flagged else flag.unlink(missing_ok=True)
+        except OSError:
+            pass  # a full disk costs a shorter output, not the teardown
 
     def _sample(self, now: float) -> None:
         table = snapshot()
@@ -187,6 +212,7 @@ class Supervisor:
 
     def _tear_down(self, reason: str) -> None:
         self.reason = self.reason or reason
+        self._flag_failure()
 
     def _interrupt(self, name: str) -> None:
         """The first signal asks for the end; a second one does not want to wait for it."""
@@ -251,6 +277,8 @@ class Supervisor:
         client.setblocking(False)
         connection = Connection(client, pid)
         self.connections[client.fileno()] = connection
+        if edge := self._edge(pid):
+            self.edges[pid] = edge
         self._watch(client.fileno(), lambda: self._serve(connection))
 
     def _serve(self, connection: Connection) -> None:
@@ -301,7 +329,8 @@ class Supervisor:
         stuck = end_all(self._tree)
         stuck += end_all(lambda: [process for process in marked(self.workspace.id) if process.pid != self.guard])
         self._save_verdict(stuck)
-        if self.urgent:
+        if self.urgent or os.getppid() != self.request.hook:
+            # Nobody comes after us. (The hook process may have been killed while we were busy above.)
             self._end_hook()
             self.workspace.remove()
         try:

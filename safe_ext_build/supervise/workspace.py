@@ -48,6 +48,9 @@ class Workspace:
     def remove(self) -> None:
         """Remove the directory and what jobs left outside of it. Safe to call twice, and from two processes."""
         remove_tree(self.path)
+        if self.lock >= 0:
+            os.close(self.lock)
+            self.lock = -1
 
 
 def remove_tree(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import shutil
@@ -9,9 +10,12 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROJECTS = REPOSITORY / "tests" / "projects"
@@ -24,6 +28,12 @@ _FOREIGN = (
     *("MAX_JOBS", "NVCC_THREADS", "TORCH_CUDA_ARCH_LIST", "CC", "CXX", "VIRTUAL_ENV", "CONDA_PREFIX"),
     *("PYTHONPATH", "UV_PYTHON", "UV_PROJECT_ENVIRONMENT", "FORCE_COLOR", "SETUPTOOLS_ENABLE_FEATURES"),
 )
+
+_CALL_HOOK = """
+import sys
+from safe_ext_build import build_meta
+print(getattr(build_meta, sys.argv[1])(*sys.argv[2:]))
+"""
 
 
 @dataclass(frozen=True)
@@ -54,7 +64,15 @@ class Ground:
     """An environment for builds: our wheel is found, and caches and workspaces are the tests' own."""
 
     environ: Mapping[str, str]
-    python: Path = field(default_factory=lambda: Path(sys.executable))
+    python: Path
+
+    @property
+    def prefix(self) -> Path:
+        return self.python.parent.parent
+
+    def having(self, **environ: str) -> Ground:
+        """The same with more in its environment."""
+        return Ground({**self.environ, **environ}, self.python)
 
     def run(self, command: Sequence[str | Path], cwd: Path, **environ: str) -> Run:
         """Run a command; `environ` comes on top of the ground's environment."""
@@ -70,28 +88,31 @@ class Ground:
         )
         return Run(done.returncode, done.stdout.decode(errors="replace"))
 
-    def pip_wheel(self, project: Path, *options: str, **environ: str) -> Run:
-        """`pip wheel -v` into `dist/` of the project's parent directory."""
-        command = [self.python, "-m", "pip", "wheel", "-v", "--no-deps", "-w", project.parent / "dist", *options]
-        return self.run([*command, "."], project, **environ)
+    def pip(self, *arguments: str | Path, cwd: Path, **environ: str) -> Run:
+        """pip of this environment, for what is not isolated."""
+        return self.run([self.python, "-m", "pip", *arguments], cwd, **environ)
 
-    def quick_wheel(self, project: Path, *options: str, **environ: str) -> Run:
-        """The same without isolation: several seconds less."""
-        return self.pip_wheel(project, "--no-build-isolation", *options, **environ)
+    def isolating_pip(self, *arguments: str | Path, cwd: Path, **environ: str) -> Run:
+        """pip of the tests' own environment: what a .pth file adds, as in this one, pip does not isolate from."""
+        return self.run([sys.executable, "-m", "pip", *arguments], cwd, **environ)
+
+    def wheel(self, project: Path, *options: str, **environ: str) -> Run:
+        """A wheel in `dist/` beside the project, by pip without isolation: the quickest real frontend."""
+        command = ("wheel", "-v", "--no-deps", "--no-build-isolation", "-w", project.parent / "dist")
+        return self.pip(*command, *options, ".", cwd=project, **environ)
 
     def uv(self, *arguments: str | Path, cwd: Path, **environ: str) -> Run:
         return self.run([Path(sysconfig.get_path("scripts"), "uv"), *arguments], cwd, **environ)
 
     def hook(self, project: Path, name: str, *arguments: str, **environ: str) -> Run:
         """Call one hook of ours as a frontend does, in a process of its own; its result is printed."""
-        code = "import sys; from safe_ext_build import build_meta as b; print(getattr(b, sys.argv[1])(*sys.argv[2:]))"
-        return self.run([self.python, "-c", code, name, *arguments], project, **environ)
+        return self.run([self.python, "-c", _CALL_HOOK, name, *arguments], project, **environ)
 
-    def evaluate(self, expression: str, cwd: Path, **environ: str) -> str:
-        """What this environment's Python prints of an expression; `module:expression` imports first."""
-        module, _, rest = expression.partition(":")
-        code = f"import {module}; print({rest})"
-        return self.run([self.python, "-c", code], cwd, **environ).check().output.strip()
+    def evaluate(self, module: str, expression: str, **environ: str) -> str:
+        """What this environment's Python prints of an expression, with a module imported."""
+        code = f"import {module}; print({expression})"
+        # Not in a directory of the test's: there, a project's directory would pass for its package.
+        return self.run([self.python, "-c", code], self.python.parent, **environ).check().output.strip()
 
 
 def foreign_variables() -> list[str]:
@@ -100,7 +121,8 @@ def foreign_variables() -> list[str]:
 
 def copy_project(name: str, parent: Path) -> Path:
     """A fresh copy of a fixture project, so that no test sees what another has built."""
-    return Path(shutil.copytree(PROJECTS / name, parent / name, ignore=shutil.ignore_patterns("build", "*.egg-info")))
+    shutil.copytree(PROJECTS / name, parent / name, ignore=shutil.ignore_patterns("build", "*.egg-info"))
+    return parent / name
 
 
 def write_project(parent: Path, setup: str = "", name: str = "sample", extra: str = "") -> Path:
@@ -151,7 +173,7 @@ def why_no_cuda() -> str:
     spec = importlib.util.find_spec("torch")
     assert spec is not None and spec.origin is not None
     facts = read_torch(Path(spec.origin).parent, [Path(entry) for entry in sys.path])
-    if facts is None or facts.cuda is None:
+    if facts.cuda is None:
         return "the torch beside pytest is no CUDA build"
     # Looked for without our own search, which is what these tests are about.
     usual = [*Path("/usr/local").glob("cuda*/bin/nvcc"), *Path("/opt").glob("cuda*/bin/nvcc")]
@@ -159,3 +181,16 @@ def why_no_cuda() -> str:
     if shutil.which("nvcc") or any(path.exists() for path in (*usual, *named)):
         return ""
     return "there is no nvcc on this machine"
+
+
+needs_torch = [pytest.mark.torch, pytest.mark.skipif(bool(why_no_torch()), reason=why_no_torch())]
+needs_cuda = [pytest.mark.torch, pytest.mark.cuda, pytest.mark.skipif(bool(why_no_cuda()), reason=why_no_cuda())]
+_Test = TypeVar("_Test", bound=Callable[..., None])
+
+
+def on_torch(test: _Test) -> _Test:
+    return functools.reduce(lambda marked, mark: mark(marked), needs_torch, test)
+
+
+def on_cuda(test: _Test) -> _Test:
+    return functools.reduce(lambda marked, mark: mark(marked), needs_cuda, test)

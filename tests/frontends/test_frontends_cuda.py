@@ -7,39 +7,42 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from frontend_runs import ARCHS, Ground, Run, copy_project, is_pure, only_wheel, unpacked
+from frontend_runs import ARCHS, Ground, Run, copy_project, is_pure, needs_cuda, only_wheel, unpacked
 
-pytestmark = [pytest.mark.cuda, pytest.mark.torch, pytest.mark.frontend]
+pytest_plugins = ["frontend_fixtures"]
+pytestmark = [*needs_cuda, pytest.mark.frontend]
 
 NOTHING = "ninja: no work to do."
 
 
 @pytest.fixture(scope="module")
 def cuda(ground: Ground) -> Ground:
-    return Ground({**ground.environ, "TORCH_CUDA_ARCH_LIST": ARCHS})
+    return ground.having(TORCH_CUDA_ARCH_LIST=ARCHS)
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return copy_project("tiny_cuda", tmp_path_factory.mktemp("in tree".replace(" ", "_")))
+    return copy_project("tiny_cuda", tmp_path_factory.mktemp("in_tree"))
 
 
 @pytest.fixture(scope="module")
 def first(cuda: Ground, project: Path) -> Run:
     """The first build, by pip, isolated: the others of this module find what it compiled."""
-    return cuda.pip_wheel(project).check()
+    return cuda.isolating_pip("wheel", "-v", "--no-deps", "-w", "../dist", ".", cwd=project).check()
 
 
 @pytest.fixture
 def target_cuda(target: Ground) -> Ground:
-    return Ground({**target.environ, "TORCH_CUDA_ARCH_LIST": ARCHS}, target.python)
+    return target.having(TORCH_CUDA_ARCH_LIST=ARCHS)
 
 
-def check_module(ground: Ground, cwd: Path, **environ: str) -> None:
-    runtime, sparse, status, product = eval(
-        ground.evaluate("tiny_cuda:(*tiny_cuda.versions(), *tiny_cuda.multiply(2.0, 3.0))", cwd, **environ)
+def check_module(ground: Ground, **environ: str) -> None:
+    """The module runs, was compiled with torch's CUDA, and with a cuSPARSE that the system may not have."""
+    printed = ground.evaluate(
+        "torch, tiny_cuda", "tiny_cuda.versions(), tiny_cuda.multiply(2.0, 3.0), torch.version.cuda", **environ
     )
-    assert runtime // 1000 == int(ground.evaluate("torch:torch.version.cuda.partition('.')[0]", cwd))
+    runtime, sparse, status, product = map(float, re.findall(r"[\d.]+", printed)[:4])
+    assert runtime // 1000 == float(printed.split()[-1].partition(".")[0])
     assert sparse > 10000
     assert product == (6.0 if status == 0 else 2.0)
 
@@ -57,19 +60,19 @@ def test_cost_is_said(first: Run) -> None:
     assert re.match(r"compiled 3 objects in \d+ s \(\d+ CPU s, peak \d+\.\d GiB in \w+\.\w+\)", first.said[-1])
 
 
-def test_wheel_works(cuda: Ground, first: Run, project: Path, tmp_path: Path) -> None:
+def test_wheel_works(cuda: Ground, first: Run, project: Path) -> None:
     wheel = only_wheel(project.parent / "dist")
     assert not is_pure(wheel)
-    check_module(cuda, tmp_path, PYTHONPATH=str(unpacked(wheel)))
+    check_module(cuda, PYTHONPATH=str(unpacked(wheel)))
 
 
 @pytest.mark.parametrize("how", ["pip", "pip without isolation", "uv", "build"])
 def test_nothing_is_compiled_twice(how: str, cuda: Ground, first: Run, project: Path, tmp_path: Path) -> None:
     uv = ("build", "--wheel", "-v", "--python", cuda.python, "-o", tmp_path, project)
     if how == "pip":
-        run = cuda.pip_wheel(project, "-w", str(tmp_path))
+        run = cuda.isolating_pip("wheel", "-v", "--no-deps", "-w", tmp_path, ".", cwd=project)
     elif how == "pip without isolation":
-        run = cuda.quick_wheel(project, "-w", str(tmp_path))
+        run = cuda.wheel(project, "-w", str(tmp_path))
     elif how == "uv":
         run = cuda.uv(*uv, cwd=tmp_path)
     else:
@@ -89,30 +92,28 @@ def test_build_goes_through_sdist(cuda: Ground, tmp_path: Path) -> None:
     assert not (project / "build").exists()
 
 
-def test_pip_install(target_cuda: Ground, tmp_path: Path) -> None:
+def test_pip_install(cuda: Ground, tmp_path: Path) -> None:
     project = copy_project("tiny_cuda", tmp_path)
-    target_cuda.run([target_cuda.python, "-m", "pip", "install", "--no-deps", project], tmp_path).check()
-    check_module(target_cuda, tmp_path)
+    cuda.isolating_pip("install", "--no-deps", "--target", tmp_path / "lib", project, cwd=tmp_path).check()
+    check_module(cuda, PYTHONPATH=str(tmp_path / "lib"))
 
 
 @pytest.mark.parametrize("isolation", [True, False])
 def test_uv_pip_install(isolation: bool, target_cuda: Ground, tmp_path: Path) -> None:
     project = copy_project("tiny_cuda", tmp_path)
-    options = [] if isolation else ["--no-build-isolation"]
-    command = ["pip", "install", "-v", "--no-deps", *options, "--python", target_cuda.python, project]
-    run = target_cuda.uv(*command, cwd=tmp_path).check()
-    assert run.says("building against torch", str(target_cuda.python.parent.parent)) == isolation
-    check_module(target_cuda, tmp_path)
+    options = () if isolation else ("--no-build-isolation",)
+    command = ("pip", "install", "--no-deps", *options, "--python", str(target_cuda.python), str(project))
+    target_cuda.uv(*command, cwd=tmp_path).check()
+    check_module(target_cuda)
 
 
 def test_editable(target_cuda: Ground, tmp_path: Path) -> None:
     project = copy_project("tiny_cuda", tmp_path)
-    command = [target_cuda.python, "-m", "pip", "install", "-v", "--no-deps", "--no-build-isolation", "-e", project]
-    target_cuda.run(command, tmp_path).check()
-    check_module(target_cuda, tmp_path)
+    target_cuda.pip("install", "--no-deps", "--no-build-isolation", "-e", project, cwd=tmp_path).check()
+    check_module(target_cuda)
     package = project / "tiny_cuda" / "__init__.py"
     package.write_text(package.read_text() + "EDITED = True\n")
-    assert target_cuda.evaluate("tiny_cuda:tiny_cuda.EDITED", tmp_path) == "True"
+    assert target_cuda.evaluate("tiny_cuda", "tiny_cuda.EDITED") == "True"
 
 
 def test_compile_error_comes_last(target_cuda: Ground, tmp_path: Path) -> None:

@@ -48,6 +48,17 @@ def compile_c(text: Path | str, output: Path) -> Path:
     return output
 
 
+def every_pid() -> Iterator[int]:
+    """Those included that start while we look at the others: one that replaces itself must not be missed."""
+    seen: set[int] = set()
+    for _ in range(100):
+        new = set(psutil.pids()) - seen
+        yield from new
+        seen |= new
+        if not new:
+            return
+
+
 class Bystanders:
     """Innocent processes that bear the names of build tools, each in a session of its own."""
 
@@ -109,13 +120,11 @@ class Project:
         }
 
     def write_sources(self, sources: Mapping[str, str]) -> None:
-        """`sources`: name -> what the stand-in does. They are compiled in the order in which they stand here."""
+        """`sources`: name -> what the stand-in does."""
         shutil.rmtree(self.root / "csrc", ignore_errors=True)
         (self.root / "csrc").mkdir()
-        for number, (name, plan) in enumerate(sources.items()):
-            # The largest is compiled first.
-            padding = "/" * (100 * (len(sources) - number))
-            (self.root / "csrc" / f"{name}.cu").write_text(f"//! {plan}\n{padding}\n")
+        for name, plan in sources.items():
+            (self.root / "csrc" / f"{name}.cu").write_text(f"//! {plan}\n")
 
     def pip(self, *options: str) -> list[str]:
         fixed = ["--no-build-isolation", "--no-deps", "-w", str(self.wheels)]
@@ -126,6 +135,14 @@ class Project:
         found = str(program) if program.exists() else shutil.which("uv") or "uv"
         fixed = ["--wheel", "--no-build-isolation", "--python", sys.executable, "-o", str(self.wheels)]
         return [found, "build", *fixed, *options, "."]
+
+    def frontend(self, name: str) -> list[str]:
+        return self.pip() if name == "pip" else self.uv()
+
+    def hook(self, name: str = "build_wheel") -> list[str]:
+        """A hook called as a frontend's hook process calls it: this process is the hook process."""
+        code = f"import sys; from safe_ext_build import build_meta; build_meta.{name}(sys.argv[1])"
+        return [sys.executable, "-c", code, str(self.wheels)]
 
     def files(self) -> set[str]:
         """What the project holds, its outputs aside."""
@@ -188,15 +205,15 @@ class Build:
         """What lives of this build, zombies left out."""
         self._drain()
         self.process.poll()
-        return [process for process in psutil.process_iter() if self._is_ours(process)]
+        return [found for pid in every_pid() if (found := self._if_ours(pid))]
 
-    def _is_ours(self, process: psutil.Process) -> bool:
+    def _if_ours(self, pid: int) -> psutil.Process | None:
         try:
-            if process.status() == psutil.STATUS_ZOMBIE:
-                return False
-            return process.environ().get(MARKER) == self.run or process.exe() == str(self.project.compiler)
+            process = psutil.Process(pid)
+            marked = process.environ().get(MARKER) == self.run or process.exe() == str(self.project.compiler)
+            return process if marked and process.status() != psutil.STATUS_ZOMBIE else None
         except psutil.Error:
-            return False
+            return None
 
     def named(self, name: str) -> list[psutil.Process]:
         return [process for process in self.processes() if _name(process) == name]
@@ -339,11 +356,10 @@ def number_of(name: str) -> int:
     return int(getattr(signal, f"SIG{name}"))
 
 
-def build_again(project: Project, hook: str = "build_wheel") -> str:
+def build_again(project: Project) -> str:
     """The next build, through the hook itself (a frontend would cost a second more); returns its output."""
-    code = f"import sys; from safe_ext_build import build_meta; build_meta.{hook}(sys.argv[1])"
     done = subprocess.run(
-        [sys.executable, "-c", code, str(project.wheels)],
+        project.hook(),
         cwd=project.root,
         env=project.environ(),
         stdout=subprocess.PIPE,

@@ -1,7 +1,8 @@
 """A project that compiles as torch's helper does, without torch: it writes a build.ninja and runs ninja on it.
 
 STANDIN_COMPILER is the program that stands for nvcc; every file of csrc/ is compiled with it. STANDIN_SLEEP
-is how many seconds the script sleeps before it does anything, in every hook.
+is how many seconds the script sleeps before it does anything, in every hook. Sources named 0_x, 1_y, 1_z ...
+are compiled in stages, as if each stage wrote headers for the next.
 """
 
 import os
@@ -26,6 +27,11 @@ rule cuda_compile
 time.sleep(float(os.environ.get("STANDIN_SLEEP", "0")))
 
 
+def stage(source):
+    number = source.stem.partition("_")[0]
+    return int(number) if number.isdigit() else 0
+
+
 class Compile(Command):
     user_options = []
 
@@ -42,7 +48,9 @@ class Compile(Command):
         sources = sorted(Path("csrc").absolute().glob("*.cu"))
         text = RULES.format(compiler=os.environ["STANDIN_COMPILER"], flags=os.environ.get("STANDIN_FLAGS", "-O2"))
         for source in sources:
-            text += f"build {place / source.stem}.o: cuda_compile {source}\n"
+            before = [other for other in sources if stage(other) < stage(source)]
+            after = " || " + " ".join(f"{place / other.stem}.o" for other in before) if before else ""
+            text += f"build {place / source.stem}.o: cuda_compile {source}{after}\n"
         (place / "build.ninja").write_text(text)
         command = ["ninja", "-v"]
         if os.environ.get("MAX_JOBS"):

@@ -1,4 +1,7 @@
-"""The ground on which the real frontends build: our wheel, an environment, and a target with torch in it."""
+"""The ground on which the real frontends build: our wheel, an environment, and a target with torch in it.
+
+A plugin of the test modules that name it, and no conftest.py: mypy takes no two modules of one name.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,10 @@ import sysconfig
 import venv
 import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from frontend_runs import REPOSITORY, Ground, foreign_variables, only_wheel, why_no_cuda, why_no_torch
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.get_closest_marker("cuda"):
-            _skip_where(item, why_no_cuda())
-        elif item.get_closest_marker("torch"):
-            _skip_where(item, why_no_torch())
-
-
-def _skip_where(item: pytest.Item, reason: str) -> None:
-    if reason:
-        item.add_marker(pytest.mark.skip(reason=reason))
+from frontend_runs import REPOSITORY, Ground, foreign_variables, only_wheel
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +34,7 @@ def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def ground(wheelhouse: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    """The environment for isolated builds, started from the environment that runs the tests.
+    """The environment for builds, and a target that stays for the session: nothing is installed into it.
 
     At the end nothing of ours may be left: each build removes its own workspace.
     """
@@ -58,15 +47,22 @@ def ground(wheelhouse: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "SAFE_EXT_BUILD_WORKSPACE_DIR": str(workspaces),
     }
     environ.pop("XDG_RUNTIME_DIR", None)
-    yield Ground(environ)
+    yield Ground(environ, make_target(tmp_path_factory.mktemp("ground") / "target", wheelhouse))
     left = [path for path in workspaces.iterdir() if path.is_dir()]
     assert left == []
 
 
 @pytest.fixture
 def target(ground: Ground, wheelhouse: Path, tmp_path: Path) -> Ground:
-    """A new virtual environment: it has our wheel, and all that the environment of the tests has, torch included."""
-    place = tmp_path / "target"
+    """A target to install into."""
+    return Ground(ground.environ, make_target(tmp_path / "target", wheelhouse))
+
+
+def make_target(place: Path, wheelhouse: Path) -> Path:
+    """The Python of a new virtual environment: it has our wheel, and whatever the tests' own environment has.
+
+    Ours come first, so that a build without isolation tests the same code as one with it.
+    """
     venv.create(place, symlinks=True)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(place), "platbase": str(place)}))
     with zipfile.ZipFile(only_wheel(wheelhouse)) as archive:
@@ -75,4 +71,4 @@ def target(ground: Ground, wheelhouse: Path, tmp_path: Path) -> Ground:
     beside = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     lines = [f"import site; site.addsitedir({path!r})" for path in sorted(beside)]
     (site / "beside.pth").write_text("\n".join(lines) + "\n")
-    return replace(ground, python=place / "bin" / "python")
+    return place / "bin" / "python"
