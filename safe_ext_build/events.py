@@ -10,7 +10,11 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Event:
-    """One ended run of a compiler. Times in seconds (`time`: monotonic clock), `peak` in bytes."""
+    """One ended run of a compiler. Times in seconds (`time`: monotonic clock), `peak` and `curve` in bytes.
+
+    `entry` is the name of the compile in the history, `curve` what it held over its life, `alone` the
+    seconds that it would have taken alone on its CPUs.
+    """
 
     kind: str
     time: float
@@ -22,6 +26,9 @@ class Event:
     peak: int
     threads: int
     archs: int
+    entry: str
+    alone: float
+    curve: tuple[int, ...]
 
     def to_line(self) -> str:
         return json.dumps(asdict(self)) + "\n"
@@ -35,6 +42,7 @@ def read(path: Path) -> Iterator[Event]:
         return
     for line in text.splitlines():
         try:
-            yield Event(**json.loads(line))
-        except (ValueError, TypeError):
+            values = json.loads(line)
+            yield Event(**{**values, "curve": tuple(values["curve"])})
+        except (ValueError, TypeError, KeyError):
             continue

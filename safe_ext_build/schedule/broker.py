@@ -1,7 +1,7 @@
 """Admits compiles, keeps their books, and decides what a compile's end means for the build.
 
 The broker lives in the supervisor and touches the world only through `send`: connections are opaque, time
-is passed in. What must be done to processes it leaves in `stop_reason`, `jobs` and `ready_to_interrupt`.
+is passed in. What must be done to processes it leaves in `stop_reason`, `doomed` and `ready_to_interrupt`.
 Standard library only.
 """
 
@@ -9,47 +9,58 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from ..events import Event
 from . import command as commands
+from . import history_key
 from . import outcome as outcomes
-from . import policy
+from .forecast import GIB, Curve, Features, Forecaster, resample
+from .policy import Limits, Memory, Scheduler, Waiting
 
 Connection = int  # the descriptor; the supervisor maps it to its socket
 Send = Callable[[Connection, list[bytes]], None]
 State = Literal["waiting", "running", "held", "ended"]
 
 
+# A compile that is killed for memory again, although nothing of ours ran beside it, does not fit.
+KILLS_ALONE = 2
+
+
 @dataclass
 class Job:
-    """One compile, from the moment its J asks until J is gone."""
+    """One compile, from the moment its J asks until J is gone.
+
+    `append` is its NVCC_APPEND_FLAGS. `samples`: (CPU seconds, bytes) of the run that is on. `company`:
+    whether another compile ran beside it. `doomed`: we have killed its compiler, for memory.
+    """
 
     id: int
     connection: Connection
     pid: int
     parsed: commands.CompileJob
+    features: Features
     directory: str
     cwd: str
+    append: str
+    asked: float
     state: State = "waiting"
-    alone: bool = False
     compiler: int = 0
-    asked: float = 0.0
+    threads: int = 1
     started: float = 0.0
     oom_kills: int = 0
     peak: int = 0
     exit_code: int = 0
-    command: list[str] = field(default_factory=list)
+    company: bool = False
+    doomed: bool = False
+    kills_alone: int = 0
+    samples: list[tuple[float, int]] = field(default_factory=list)
 
     @property
     def name(self) -> str:
         return self.parsed.source or self.parsed.output or os.path.basename(self.parsed.command[0])
-
-    @property
-    def candidate(self) -> policy.Candidate:
-        return policy.Candidate(self.id, self.parsed.weight, self.alone)
 
 
 @dataclass(frozen=True)
@@ -63,31 +74,47 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What the supervisor saw of memory: OOM kills counted so far, and whether the budget was low just now."""
+class Sight:
+    """What the supervisor saw of memory: the domain that binds, the OOM kills that the kernel has counted so
+    far, and whether a domain was below its floor just now."""
 
+    memory: Memory
     oom_kills: int
     low: bool
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a build's compiles have in common.
+
+    `directory`: where jobs have theirs. `real`: shim -> the compiler behind it. `project`, `root` and
+    `compilers` ("cuda" and "host" -> build) name compiles in the history. `free_threads`: nobody has
+    said how many threads nvcc is to use, so idle CPUs may get some.
+    """
+
+    limits: Limits
+    directory: str
+    real: dict[str, str]
+    project: str
+    root: str
+    compilers: dict[str, str]
+    free_threads: bool
 
 
 class Broker:
     """The state of one build's compiles."""
 
     def __init__(
-        self,
-        limits: policy.Limits,
-        directory: str,
-        real: dict[str, str],
-        send: Send,
-        emit: Callable[[Event], None],
+        self, setup: Setup, history: dict[str, Curve], send: Send, emit: Callable[[Event], None]
     ) -> None:
-        self.limits = limits
-        self.directory = directory
-        self.real = real
+        self.setup = setup
+        self.scheduler = Scheduler(setup.limits, Forecaster(history))
         self.send = send
         self.emit = emit
         self.jobs: dict[Connection, Job] = {}
         self.ninjas: dict[Connection, int] = {}
+        self.doomed: list[Job] = []
+        self.held = ""
         self.failure: Failure | None = None
         self.failed_job: Job | None = None
         self.stop_reason = ""
@@ -98,7 +125,7 @@ class Broker:
     # What the connections say.
 
     def receive(
-        self, connection: Connection, pid: int, fields: list[bytes], now: float, evidence: Evidence
+        self, connection: Connection, pid: int, fields: list[bytes], now: float, sight: Sight
     ) -> None:
         """Handle one message; a message that makes no sense drops nothing but itself."""
         kind = fields[0]
@@ -112,6 +139,7 @@ class Broker:
         elif (job := self.jobs.get(connection)) is not None:
             if kind == b"started":
                 job.compiler = int(fields[1])
+                self.scheduler.started(job.id, now)
                 # The build goes on, so what failed before was expected to. (That a J was admitted says less: its
                 # ninja may have been interrupted, and the J with it.)
                 self.failure = self.failure if self.winding_down else None
@@ -119,59 +147,88 @@ class Broker:
                 self._stop(f"the job of {job.name} received {signal.Signals(int(fields[1])).name}")
             elif kind == b"done" and job.state == "running":
                 status, peak, cpu = int(fields[1]), int(fields[2]), float(fields[3])
-                self._done(job, status, peak, cpu, fields[4].decode(errors="replace"), now, evidence)
-        self.step(now, evidence)
+                self._done(job, status, peak, cpu, fields[4].decode(errors="replace"), now, sight)
+        self.step(now, sight)
 
-    def gone(self, connection: Connection, now: float, evidence: Evidence) -> Job | None:
+    def gone(self, connection: Connection, now: float, sight: Sight) -> Job | None:
         """A connection has closed. Returns the job whose compiler now has nobody, if there is one."""
         if connection in self.ninjas:
             self._ninja_done(connection, signal.SIGKILL)
         job = self.jobs.pop(connection, None)
         if job is None:
-            self.step(now, evidence)
+            self.step(now, sight)
             return None
         orphaned = job.state == "running"
         if job.state != "ended" and not self.interrupted:
             self._stop(f"the job of {job.name} was killed")
         job.state = "ended"
-        self.step(now, evidence)
+        self.scheduler.remove(job.id)
+        self.step(now, sight)
         return job if orphaned else None
 
     def _ask(self, connection: Connection, pid: int, fields: list[bytes], now: float) -> None:
         cwd, prepend, append, *words = (os.fsdecode(item) for item in fields)
         compiler = commands.compiler_index(words)
-        words[compiler] = self.real.get(words[compiler], words[compiler])
-        parsed = commands.parse(words, prepend, append, self.limits.cpus)
+        words[compiler] = self.setup.real.get(words[compiler], words[compiler])
+        parsed = commands.parse(words, prepend, append, self.setup.limits.cpus)
         if parsed is None:
             self.send(connection, [b"pass"])
             return
+        features = self._features(parsed, cwd, [*words, *prepend.split(), *append.split()])
         number = self._next
         self._next += 1
-        directory = os.path.join(self.directory, str(number))
-        self.jobs[connection] = Job(number, connection, pid, parsed, directory, cwd, asked=now)
+        directory = os.path.join(self.setup.directory, str(number))
+        self.jobs[connection] = Job(number, connection, pid, parsed, features, directory, cwd, append, now)
+        most = len(parsed.archs) if self.setup.free_threads else 0
+        self.scheduler.enqueue(Waiting(number, features, most))
+
+    def _features(self, parsed: commands.CompileJob, cwd: str, words: list[str]) -> Features:
+        compiler = self.setup.compilers.get("cuda" if parsed.cuda else "host", "")
+        source = _absolute(cwd, parsed.source or parsed.output)
+        key = history_key.key(
+            self.setup.project, source, words, parsed.archs, None, compiler, root=self.setup.root
+        )
+        return Features(parsed.cuda, max(1, len(parsed.archs)), parsed.threads, key)
 
     def _done(
-        self, job: Job, status: int, peak: int, cpu: float, tail: str, now: float, evidence: Evidence
+        self, job: Job, status: int, peak: int, cpu: float, said: str, now: float, sight: Sight
     ) -> None:
         job.peak = max(job.peak, peak)
-        short = evidence.low or evidence.oom_kills > job.oom_kills
-        outcome = outcomes.classify(status, tail, short)
-        self._record(job, outcome, cpu, now)
         job.exit_code = _exit_code(status)
+        curve = resample([*(job.samples or [(cpu, peak)])], job.features.with_threads(job.threads).parallelism)
+        short = sight.low or sight.oom_kills > job.oom_kills
+        outcome: outcomes.Outcome = "memory" if job.doomed and status else outcomes.classify(status, said, short)
+        self._record(job, outcome, cpu, curve, now)
         if outcome == "compiled":
+            self.scheduler.finished(job.id, now, curve)
             self._release(job)
         elif outcome == "stopped":
-            self._stop(f"the compiler of {job.name} was killed by signal {outcomes.killed_by(status, tail)}")
-        elif outcome == "memory" and not job.alone:
-            job.state, job.alone = "waiting", True
+            self._stop(f"the compiler of {job.name} was killed by signal {outcomes.killed_by(status, said)}")
+        elif outcome == "memory" and self._may_try_again(job):
+            self.scheduler.killed(job.id, now)
+            job.state = "waiting"
         else:
-            self._fail(job, outcome, outcomes.first_error(tail))
+            self.scheduler.finished(job.id, now)
+            self._fail(job, self._failure(job, outcome, said, sight))
 
-    def _fail(self, job: Job, outcome: outcomes.Outcome, error: str) -> None:
+    def _may_try_again(self, job: Job) -> bool:
+        job.kills_alone += not job.company
+        return job.kills_alone < KILLS_ALONE
+
+    def _failure(self, job: Job, outcome: outcomes.Outcome, said: str, sight: Sight) -> Failure:
+        error = outcomes.first_error(said)
+        if outcome == "memory":
+            error = (
+                f"the compiler was killed because memory ran out, although nothing else of this build ran "
+                f"(it held {job.peak / GIB:.1f} GiB of {sight.memory.total / GIB:.1f})"
+            )
+        return Failure(job.name, job.exit_code, error, outcome == "memory")
+
+    def _fail(self, job: Job, failure: Failure) -> None:
         job.state = "held"
         if not self.winding_down:
             self.failed_job = job
-            self.failure = Failure(job.name, job.exit_code, error, outcome == "memory")
+            self.failure = failure
             self.winding_down = bool(self.ninjas)
         if not self.winding_down:
             self._release(job)  # make and the like stop by themselves, and a configure step may expect it
@@ -188,31 +245,47 @@ class Broker:
 
     # What follows from it.
 
-    def step(self, now: float, evidence: Evidence) -> None:
+    def step(self, now: float, sight: Sight) -> None:
         """Admit what may start; or, after a failure, let the failed compile speak last."""
         if self.stop_reason:
             return
         if self.winding_down:
             self._wind_down()
             return
-        waiting = sorted((job for job in self.jobs.values() if job.state == "waiting"), key=lambda job: job.id)
-        running = [job.candidate for job in self.running()]
-        by_id = {job.id: job for job in waiting}
-        for number in policy.admit(self.limits, running, [job.candidate for job in waiting]):
-            self._start(by_id[number], now, evidence)
+        decision = self.scheduler.decide(now, sight.memory)
+        self.held = decision.held
+        by_id = {job.id: job for job in self.jobs.values()}
+        for number, threads in decision.admit:
+            self._start(by_id[number], threads, now, sight)
+        for number in decision.kill:
+            by_id[number].doomed = True
+            self.doomed.append(by_id[number])
+
+    def observe(self, usage: Mapping[int, tuple[int, float]], now: float) -> None:
+        """Take note of what the running compiles use: job -> (bytes held, CPU seconds spent)."""
+        for job in self.running():
+            if job.id in usage:
+                held, spent = usage[job.id]
+                job.peak = max(job.peak, held)
+                job.samples.append((spent, held))
+        self.scheduler.observed(
+            {job: held for job, (held, _) in usage.items()}, now, {job: spent for job, (_, spent) in usage.items()}
+        )
 
     def running(self) -> list[Job]:
         return [job for job in self.jobs.values() if job.state == "running"]
 
-    def _start(self, job: Job, now: float, evidence: Evidence) -> None:
-        job.command, temporary = commands.with_temporary_output(job.parsed, f"seb-{job.id}")
+    def _start(self, job: Job, threads: int, now: float, sight: Sight) -> None:
+        command, temporary = commands.with_temporary_output(job.parsed, f"seb-{job.id}")
+        command, append = commands.with_threads(job.parsed, command, job.append, threads)
         final = job.parsed.output if temporary else ""
-        job.state, job.started, job.oom_kills = "running", now, evidence.oom_kills
+        for other in self.running():
+            other.company = job.company = True
+        job.state, job.started, job.oom_kills = "running", now, sight.oom_kills
+        job.threads, job.samples, job.doomed = threads, [], False
         paths = [_absolute(job.cwd, path) for path in (temporary, final, job.parsed.depfile)]
-        self.send(
-            job.connection,
-            [b"run", *map(os.fsencode, [job.directory, *paths, str(job.id), *job.command])],
-        )
+        fields = [job.directory, *paths, str(job.id), append, *command]
+        self.send(job.connection, [b"run", *map(os.fsencode, fields)])
 
     def _wind_down(self) -> None:
         """After the first failure: the running compiles finish, then the failed ones speak, the first one last."""
@@ -244,7 +317,7 @@ class Broker:
         job.state = "ended"
         self.send(job.connection, [b"end", b"%d" % job.exit_code])
 
-    def _record(self, job: Job, outcome: outcomes.Outcome, cpu: float, now: float) -> None:
+    def _record(self, job: Job, outcome: outcomes.Outcome, cpu: float, curve: Curve, now: float) -> None:
         self.emit(
             Event(
                 kind="job",
@@ -255,8 +328,11 @@ class Broker:
                 seconds=now - job.started,
                 cpu=cpu,
                 peak=job.peak,
-                threads=job.parsed.threads,
-                archs=job.parsed.archs,
+                threads=job.threads,
+                archs=len(job.parsed.archs),
+                entry=job.features.with_threads(job.threads).entry,
+                alone=curve.seconds,
+                curve=curve.points,
             )
         )
 

@@ -69,13 +69,13 @@ class CompileJob:
     source: str
     output: str
     depfile: str
-    archs: int
+    archs: tuple[str, ...]
     threads: int
 
     @property
     def weight(self) -> int:
         """How many CPUs it keeps busy: nvcc runs one compiler per arch, at most `threads` at a time."""
-        return max(1, min(self.threads, self.archs)) if self.cuda else 1
+        return max(1, min(self.threads, len(self.archs))) if self.cuda else 1
 
 
 def is_compiler(program: str) -> bool:
@@ -105,7 +105,7 @@ def parse(command: list[str], prepend: str = "", append: str = "", cpus: int = 1
         source=sources[0] if len(sources) == 1 else "",
         output=_file(arguments, _OUTPUT_FLAGS),
         depfile=_file(arguments, _DEPFILE_FLAGS) if _WRITES_DEPFILE.intersection(arguments) else "",
-        archs=max(1, len(device_archs(everything))) if cuda else 1,
+        archs=tuple(sorted(device_archs(everything))) if cuda else (),
         threads=_threads(everything, cpus) if cuda else 1,
     )
 
@@ -202,3 +202,24 @@ def _names_matter(job: CompileJob) -> bool:
 def _target_flag(job: CompileJob) -> str:
     """gcc and clang quote the target in a depfile as make wants it; nvcc never does, and knows only -MT."""
     return "-MT" if job.cuda else "-MQ"
+
+
+def with_threads(job: CompileJob, command: list[str], append: str, threads: int) -> tuple[list[str], str]:
+    """The command at another `--threads`, and the value of NVCC_APPEND_FLAGS that goes with it.
+
+    The last `--threads` counts for nvcc, which warns when there are two: so the one that counts is replaced.
+    """
+    if not job.cuda or threads == job.threads:
+        return command, append
+    appended = _split(append)
+    index, start = _find(appended, _THREADS)
+    if index >= 0:
+        appended[index] = appended[index][:start] + str(threads)
+        return command, shlex.join(appended)
+    command = list(command)
+    index, start = _find(command, _THREADS)
+    if index >= 0:
+        command[index] = command[index][:start] + str(threads)
+    else:
+        command += ["--threads", str(threads)]
+    return command, append

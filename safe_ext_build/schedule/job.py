@@ -6,9 +6,9 @@ REAL, when not empty, is the compiler that the shim stands for: it takes COMMAND
 
 Messages are NUL-separated fields behind a length of four bytes:
     job CWD PREPEND APPEND COMMAND...       -> pass                              run it, unmanaged
-                                            -> run DIR OUT FINAL DEP NUMBER COMMAND...
+                                            -> run DIR OUT FINAL DEP NUMBER APPEND COMMAND...
     started PID                             (and `signalled NUMBER`, when somebody sends us a signal)
-    done STATUS MAXRSS CPU TAIL             -> end CODE | run ... (again)
+    done STATUS MAXRSS CPU EXCERPT          -> end CODE | run ... (again)
 The open connection is the lease: when it breaks, the supervisor is gone, and so is the compiler.
 """
 
@@ -30,7 +30,7 @@ else:
     import _signal
 
 JOB_VARIABLE = b"SAFE_EXT_BUILD_JOB"
-TAIL = 8192
+EXCERPT = 8192
 # Python ignores these from its start on; a compiler must find them as they are everywhere else.
 IGNORED_BY_PYTHON = (_signal.SIGPIPE, _signal.SIGXFSZ)
 FORWARDED = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT)
@@ -132,9 +132,15 @@ class Run:
     """One run of the compiler: its output goes to files, so that a run that is not the last is never seen."""
 
     def __init__(
-        self, directory: bytes, outputs: tuple[bytes, bytes, bytes], number: bytes, command: list[bytes]
+        self,
+        directory: bytes,
+        outputs: tuple[bytes, bytes, bytes],
+        number: bytes,
+        append: bytes,
+        command: list[bytes],
     ) -> None:
-        self.directory, self.outputs, self.number, self.command = directory, outputs, number, command
+        self.directory, self.outputs, self.number, self.append = directory, outputs, number, append
+        self.command = command
         self.temp = directory + b"/tmp"
         self.pid = 0
         self.files: list[bytes] = []
@@ -157,6 +163,8 @@ class Run:
         environ = dict(os.environb)
         environ[b"TMPDIR"] = self.temp
         environ[JOB_VARIABLE] = self.number
+        if self.append:
+            environ[b"NVCC_APPEND_FLAGS"] = self.append
         actions = [(os.POSIX_SPAWN_DUP2, opened[0], 1), (os.POSIX_SPAWN_DUP2, opened[1], 2)]
         try:
             self.pid = os.posix_spawnp(
@@ -190,12 +198,13 @@ class Run:
         _, status, usage = os.wait4(self.pid, 0)
         return status, usage
 
-    def tail(self) -> bytes:
+    def excerpt(self) -> bytes:
+        """The beginning of what it said on standard error, where the first error stands, and the end."""
         try:
             with open(self.files[1], "rb") as file:
-                file.seek(0, 2)
-                file.seek(max(0, file.tell() - TAIL))
-                return file.read().replace(b"\0", b"?")
+                head = file.read(EXCERPT)
+                file.seek(max(len(head), os.fstat(file.fileno()).st_size - EXCERPT))
+                return (head + file.read()).replace(b"\0", b"?")
         except OSError:
             return b""
 
@@ -302,8 +311,8 @@ def wait_for_word(lease: Lease, signals: Signals, run: Run | None) -> list[bytes
 
 def perform(lease: Lease, signals: Signals, fields: list[bytes]) -> tuple[Run, list[bytes]]:
     """Run the compiler as told; returns the run and the supervisor's next word."""
-    directory, temporary, final, depfile, number, *command = fields[1:]
-    run = Run(directory, (temporary, final, depfile), number, command)
+    directory, temporary, final, depfile, number, append, *command = fields[1:]
+    run = Run(directory, (temporary, final, depfile), number, append, command)
     run.prepare()
     if not run.start():
         lease.send(b"done", b"%d" % (127 << 8), b"0", b"0", b"")
@@ -315,7 +324,7 @@ def perform(lease: Lease, signals: Signals, fields: list[bytes]) -> tuple[Run, l
     else:
         run.discard()
     cpu = b"%.3f" % (usage.ru_utime + usage.ru_stime)
-    lease.send(b"done", b"%d" % status, b"%d" % (usage.ru_maxrss * 1024), cpu, b"" if status == 0 else run.tail())
+    lease.send(b"done", b"%d" % status, b"%d" % (usage.ru_maxrss * 1024), cpu, b"" if status == 0 else run.excerpt())
     return run, wait_for_word(lease, signals, run)
 
 
