@@ -20,11 +20,18 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """The decisions of one build. `jobs`: compiles at a time. `environment`: what the builder gets to see."""
+    """The decisions of one build.
+
+    `jobs`: the planned number of compiles at a time, which the project's own scripts get to see as MAX_JOBS.
+    `most_jobs` and `cpus`: what the scheduler may go up to. `guard`: it minds memory too. `free_threads`:
+    nobody has said how many threads nvcc is to use. `environment`: what the builder gets to see.
+    """
 
     jobs: int
+    most_jobs: int
     cpus: int
-    nvcc_threads: int
+    guard: bool
+    free_threads: bool
     environment: Mapping[str, str]
     lines: tuple[str, ...] = field(default=())
 
@@ -35,6 +42,7 @@ class Cap:
 
     jobs: int
     what: str
+    is_memory: bool = False
 
 
 def make(settings: Settings, cuda: Cuda | None, torch_line: str, machine: Machine) -> BuildPlan:
@@ -48,9 +56,18 @@ def make(settings: Settings, cuda: Cuda | None, torch_line: str, machine: Machin
         environment |= {"CUDA_HOME": str(cuda.home), "CUDA_PATH": str(cuda.home)}
         if cuda.archs:
             environment["TORCH_CUDA_ARCH_LIST"] = cuda.archs
+    most = settings.jobs.max or min(cap.jobs for cap in caps if not cap.is_memory)
     lines = [line for line in (torch_line, *(cuda.lines if cuda else ())) if line]
-    lines.append(_jobs_line(settings, caps, derived, jobs))
-    return BuildPlan(jobs, machine.cpus.count, threads, environment, tuple(lines))
+    lines.append(_jobs_line(settings, caps, most))
+    return BuildPlan(
+        jobs=jobs,
+        most_jobs=most,
+        cpus=max(machine.cpus.count, settings.jobs.max or 0),
+        guard=settings.jobs.memory_guard,
+        free_threads=settings.jobs.nvcc_threads is None,
+        environment=environment,
+        lines=tuple(lines),
+    )
 
 
 def derive_caps(machine: Machine, cuda: Cuda | None, threads: int) -> list[Cap]:
@@ -59,11 +76,9 @@ def derive_caps(machine: Machine, cuda: Cuda | None, threads: int) -> list[Cap]:
     archs = len(cuda.archs.split(";")) if cuda and cuda.archs else 1
     per_job = CUDA_JOB * min(threads, archs) if cuda else HOST_JOB
     room = budget.available - reserve(budget.total)
-    memory = Cap(
-        max(1, room // per_job),
-        f"memory {max(1, room // per_job)} ({budget.available / GIB:.1f} GiB free in {budget.name}, "
-        f"{per_job / GIB:.1f} a compile)",
-    )
+    fitting = max(1, room // per_job)
+    what = f"memory about {fitting} ({budget.available / GIB:.1f} GiB free in {budget.name})"
+    memory = Cap(fitting, what, is_memory=True)
     caps = [Cap(machine.cpus.count, f"CPUs {machine.cpus.count} ({machine.cpus.why})"), memory]
     if machine.pids_free is not None:
         tasks = max(1, machine.pids_free // TASKS_PER_JOB)
@@ -71,11 +86,11 @@ def derive_caps(machine: Machine, cuda: Cuda | None, threads: int) -> list[Cap]:
     return caps
 
 
-def _jobs_line(settings: Settings, caps: list[Cap], derived: Cap, jobs: int) -> str:
-    what = "compile" if jobs == 1 else "compiles"
-    allowed = ", ".join(cap.what for cap in caps)
-    if settings.jobs.max is None:
-        return f"{jobs} {what} at a time: {allowed}; {derived.what.split(' ', 1)[0]} is the limit"
-    source = settings.source("jobs.max")
-    note = "" if jobs <= derived.jobs else f"; {derived.what.split(' ', 1)[0]} would suggest {derived.jobs}"
-    return f"{jobs} {what} at a time, as {source} says ({allowed}){note}"
+def _jobs_line(settings: Settings, caps: list[Cap], most: int) -> str:
+    allowed = "; ".join(cap.what for cap in caps)
+    what = "compile" if most == 1 else "compiles"
+    source = f", as {settings.source('jobs.max')} says" if settings.jobs.max else ""
+    if settings.jobs.memory_guard:
+        return f"at most {most} {what} at a time{source}, fewer whenever memory is short ({allowed})"
+    guard = settings.source("jobs.memory-guard")
+    return f"{most} {what} at a time{source}; MEMORY IS NOT GUARDED, as {guard} says ({allowed})"

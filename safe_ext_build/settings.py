@@ -83,6 +83,15 @@ def _read_count(value: object) -> int | None:
     return value
 
 
+def _read_flag(value: object) -> bool:
+    """A truth value; as text, the two words that TOML has for it."""
+    if isinstance(value, str):
+        value = {"true": True, "false": False}.get(value.strip().lower())
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
+
+
 def _choice(options: tuple[str, ...]) -> Kind:
     def read(value: object) -> str:
         text = _read_text(value).strip()
@@ -97,6 +106,7 @@ def _choice(options: tuple[str, ...]) -> Kind:
 Text = Annotated[str | None, Kind("a string", _read_text)]
 FilePath = Annotated[Path | None, Kind("the path of a directory", _read_path)]
 TextList = Annotated[str | None, Kind('a string or a list of strings, such as "8.0;9.0+PTX"', _read_list)]
+Flag = Annotated[bool, Kind("true or false", _read_flag, "true")]
 Count = Annotated[int | None, Kind('a whole number from 1 up, or "auto"', _read_count, '"auto"')]
 
 
@@ -157,7 +167,12 @@ class JobsSettings:
 
     nvcc_threads: Annotated[Count, Also(("NVCC_THREADS",))] = None
     """How many threads each nvcc uses (its `--threads`). Each thread compiles for another architecture and
-    needs memory of its own. `auto`: chosen with the number of jobs."""
+    needs memory of its own, so fewer are used where memory is short. `auto`: as many as there are idle CPUs
+    and memory for."""
+
+    memory_guard: Flag = True
+    """Whether compiles wait for memory, and are stopped and run again when it runs out. `false` leaves only
+    the number of jobs, and a build that can take the machine down."""
 
 
 @dataclass(frozen=True)

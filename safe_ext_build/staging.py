@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from . import events, store, ui
 from .machine import read_machine
-from .plan import GIB, BuildPlan
+from .machine.neighbours import neighbours_root
+from .plan import BuildPlan
+from .report.summary import summarize
+from .schedule.broker import Naming
+from .schedule.forecast import Curve
+from .schedule.history import History
+from .schedule.history_key import scope
+from .schedule.policy import Limits
 from .schedule.shim import Config
 from .settings import Settings
 from .supervise import hook, shims, workspace
 from .supervise.processes import ID_VARIABLE
+from .supervise.protocol import HISTORY
 from .supervise.workspace import Workspace
 from .toolchain import borrow
 from .toolchain.find import Cuda, Torch
-from .toolchain.fingerprint import fingerprint
+from .toolchain.fingerprint import fingerprint, host_compiler
 
 SHIMS_VARIABLE = "SAFE_EXT_BUILD_SHIMS"
 
@@ -37,14 +46,21 @@ class Scene:
 
 def run(scene: Scene) -> Any:
     """Run a hook in a supervised builder; returns its result. Raises SafeExtBuildError."""
+    cache = workspace.cache_root(dict(os.environ))
     root = scene.settings.workspace.dir or workspace.default_root(dict(os.environ))
     place = workspace.create(root, _shim_roots())
+    project = store.name(Path.cwd())
+    history = History(cache / "history.sqlite")
     try:
-        result = hook.run(_stage(scene, place), place)
-        _summarize(place)
-        return result
+        known = history.lookup_all(scope(project))
+        (place.path / HISTORY).write_text(json.dumps({key: [c.seconds, *c.points] for key, c in known.items()}))
+        return hook.run(_stage(scene, place, project), place)
     finally:
+        seen = list(events.read(place.path / "events.jsonl"))
         place.remove()
+        if line := summarize(seen):
+            ui.say(line)
+        history.record((one.entry, Curve(one.alone, one.curve)) for one in seen if one.outcome == "compiled")
 
 
 def _shim_roots() -> list[Path]:
@@ -53,7 +69,7 @@ def _shim_roots() -> list[Path]:
     return [*roots, workspace.cache_root(dict(os.environ)) / "shims"]
 
 
-def _stage(scene: Scene, place: Workspace) -> hook.Build:
+def _stage(scene: Scene, place: Workspace, project: str) -> hook.Build:
     environ = {**os.environ, **scene.plan.environment}
     real: dict[str, str] = {}
     moved: dict[str, str] = {}
@@ -73,7 +89,20 @@ def _stage(scene: Scene, place: Workspace) -> hook.Build:
         SHIMS_VARIABLE: str(place.shims),
         ID_VARIABLE: place.id,
     }
-    return hook.Build(scene.hook, scene.arguments, environ, scene.plan.jobs, scene.plan.cpus, real)
+    found = neighbours_root(os.environ)
+    return hook.Build(
+        scene.hook,
+        scene.arguments,
+        environ,
+        limits=asdict(Limits(scene.plan.most_jobs, scene.plan.cpus, scene.plan.guard)),
+        compiles=asdict(_naming(scene, project, real)),
+        neighbours=str(found or ""),
+    )
+
+
+def _naming(scene: Scene, project: str, real: dict[str, str]) -> Naming:
+    compilers = {"cuda": scene.cuda.build if scene.cuda else "", "host": host_compiler(os.environ)}
+    return Naming(real, project, str(Path.cwd()), compilers, scene.plan.free_threads)
 
 
 def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str]) -> Config:
@@ -89,26 +118,10 @@ def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str]) -> Conf
         workspace=str(place.path),
         prefixes={**prefixes, "SEB_WORKSPACE": str(place.path)},
         moved=moved,
-        slots=scene.plan.jobs,
+        slots=scene.plan.most_jobs,
         pids=read_machine().pids_free or 0,
         source=str(project),
         store=str(store.place(project, scene.hook, scene.settings.build_dir, cache, mark) or ""),
         fingerprint=mark,
         may_touch=store.is_unpacked_sdist(project),
-    )
-
-
-def _summarize(place: Workspace) -> None:
-    """What the compiles cost, in one line."""
-    jobs = [event for event in events.read(place.path / "events.jsonl") if event.kind == "job"]
-    done = [event for event in jobs if event.outcome == "compiled"]
-    if not done:
-        return
-    largest = max(done, key=lambda event: event.peak)
-    elapsed = max(event.time for event in jobs) - min(event.time - event.seconds for event in jobs)
-    again = sum(event.outcome == "memory" for event in jobs)
-    ui.say(
-        f"compiled {len(done)} {'object' if len(done) == 1 else 'objects'} in {elapsed:.0f} s "
-        f"({sum(event.cpu for event in jobs):.0f} CPU s, peak {largest.peak / GIB:.1f} GiB "
-        f"in {Path(largest.source).name}" + (f", {again} killed for memory and run again)" if again else ")")
     )

@@ -13,6 +13,11 @@ def is_unpacked_sdist(project: Path) -> bool:
     return (project / "PKG-INFO").is_file()
 
 
+def name(project: Path) -> str:
+    """What the project is called in caches: an sdist by its own name, a directory of the user's by its."""
+    return _sdist_name(project) if is_unpacked_sdist(project) else _plain(project.name)
+
+
 def place(project: Path, hook: str, build_dir: Path | None, cache: Path, fingerprint: str) -> Path | None:
     """The directory to keep objects in; None to leave them where setuptools puts them, below the project.
 

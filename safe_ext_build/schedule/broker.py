@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..events import Event
@@ -27,6 +27,8 @@ State = Literal["waiting", "running", "held", "ended"]
 
 # A compile that is killed for memory again, although nothing of ours ran beside it, does not fit.
 KILLS_ALONE = 2
+# A run is never taken to be shorter than this (seconds): the scheduler divides by it.
+SHORTEST = 0.05
 
 
 @dataclass
@@ -84,16 +86,14 @@ class Sight:
 
 
 @dataclass(frozen=True)
-class Setup:
+class Naming:
     """What a build's compiles have in common.
 
-    `directory`: where jobs have theirs. `real`: shim -> the compiler behind it. `project`, `root` and
-    `compilers` ("cuda" and "host" -> build) name compiles in the history. `free_threads`: nobody has
-    said how many threads nvcc is to use, so idle CPUs may get some.
+    `real`: shim -> the compiler behind it. `project`, `root` and `compilers` ("cuda" and "host" -> build)
+    name compiles in the history. `free_threads`: nobody has said how many threads nvcc is to use, so idle
+    CPUs may get some.
     """
 
-    limits: Limits
-    directory: str
     real: dict[str, str]
     project: str
     root: str
@@ -105,10 +105,18 @@ class Broker:
     """The state of one build's compiles."""
 
     def __init__(
-        self, setup: Setup, history: dict[str, Curve], send: Send, emit: Callable[[Event], None]
+        self,
+        limits: Limits,
+        naming: Naming,
+        directory: str,
+        history: Mapping[str, Curve],
+        send: Send,
+        emit: Callable[[Event], None],
     ) -> None:
-        self.setup = setup
-        self.scheduler = Scheduler(setup.limits, Forecaster(history))
+        self.limits = limits
+        self.naming = naming
+        self.directory = directory
+        self.scheduler = Scheduler(limits, Forecaster(history))
         self.send = send
         self.emit = emit
         self.jobs: dict[Connection, Job] = {}
@@ -124,9 +132,7 @@ class Broker:
 
     # What the connections say.
 
-    def receive(
-        self, connection: Connection, pid: int, fields: list[bytes], now: float, sight: Sight
-    ) -> None:
+    def receive(self, connection: Connection, pid: int, fields: list[bytes], now: float, sight: Sight) -> None:
         """Handle one message; a message that makes no sense drops nothing but itself."""
         kind = fields[0]
         if kind == b"job" and connection not in self.jobs:
@@ -148,54 +154,49 @@ class Broker:
             elif kind == b"done" and job.state == "running":
                 status, peak, cpu = int(fields[1]), int(fields[2]), float(fields[3])
                 self._done(job, status, peak, cpu, fields[4].decode(errors="replace"), now, sight)
-        self.step(now, sight)
 
-    def gone(self, connection: Connection, now: float, sight: Sight) -> Job | None:
+    def gone(self, connection: Connection) -> Job | None:
         """A connection has closed. Returns the job whose compiler now has nobody, if there is one."""
         if connection in self.ninjas:
             self._ninja_done(connection, signal.SIGKILL)
         job = self.jobs.pop(connection, None)
         if job is None:
-            self.step(now, sight)
             return None
         orphaned = job.state == "running"
         if job.state != "ended" and not self.interrupted:
             self._stop(f"the job of {job.name} was killed")
         job.state = "ended"
         self.scheduler.remove(job.id)
-        self.step(now, sight)
         return job if orphaned else None
 
     def _ask(self, connection: Connection, pid: int, fields: list[bytes], now: float) -> None:
         cwd, prepend, append, *words = (os.fsdecode(item) for item in fields)
         compiler = commands.compiler_index(words)
-        words[compiler] = self.setup.real.get(words[compiler], words[compiler])
-        parsed = commands.parse(words, prepend, append, self.setup.limits.cpus)
+        words[compiler] = self.naming.real.get(words[compiler], words[compiler])
+        parsed = commands.parse(words, prepend, append, self.limits.cpus)
         if parsed is None:
             self.send(connection, [b"pass"])
             return
         features = self._features(parsed, cwd, [*words, *prepend.split(), *append.split()])
         number = self._next
         self._next += 1
-        directory = os.path.join(self.setup.directory, str(number))
+        directory = os.path.join(self.directory, str(number))
         self.jobs[connection] = Job(number, connection, pid, parsed, features, directory, cwd, append, now)
-        most = len(parsed.archs) if self.setup.free_threads else 0
+        most = len(parsed.archs) if self.naming.free_threads else 0
         self.scheduler.enqueue(Waiting(number, features, most))
 
     def _features(self, parsed: commands.CompileJob, cwd: str, words: list[str]) -> Features:
-        compiler = self.setup.compilers.get("cuda" if parsed.cuda else "host", "")
+        compiler = self.naming.compilers.get("cuda" if parsed.cuda else "host", "")
         source = _absolute(cwd, parsed.source or parsed.output)
         key = history_key.key(
-            self.setup.project, source, words, parsed.archs, None, compiler, root=self.setup.root
+            self.naming.project, source, words, parsed.archs, None, compiler, root=self.naming.root
         )
         return Features(parsed.cuda, max(1, len(parsed.archs)), parsed.threads, key)
 
-    def _done(
-        self, job: Job, status: int, peak: int, cpu: float, said: str, now: float, sight: Sight
-    ) -> None:
+    def _done(self, job: Job, status: int, peak: int, cpu: float, said: str, now: float, sight: Sight) -> None:
         job.peak = max(job.peak, peak)
         job.exit_code = _exit_code(status)
-        curve = resample([*(job.samples or [(cpu, peak)])], job.features.with_threads(job.threads).parallelism)
+        curve = self._curve(job, _progress(cpu, now - job.started), peak)
         short = sight.low or sight.oom_kills > job.oom_kills
         outcome: outcomes.Outcome = "memory" if job.doomed and status else outcomes.classify(status, said, short)
         self._record(job, outcome, cpu, curve, now)
@@ -210,6 +211,11 @@ class Broker:
         else:
             self.scheduler.finished(job.id, now)
             self._fail(job, self._failure(job, outcome, said, sight))
+
+    def _curve(self, job: Job, spent: float, peak: int) -> Curve:
+        """What the run that has just ended took; one too short to be seen is known by its peak alone."""
+        samples = [*job.samples, (max(spent, SHORTEST), 0)] if job.samples else [(max(spent, SHORTEST), peak)]
+        return resample(samples, job.features.with_threads(job.threads).parallelism)
 
     def _may_try_again(self, job: Job) -> bool:
         job.kills_alone += not job.company
@@ -261,16 +267,20 @@ class Broker:
             by_id[number].doomed = True
             self.doomed.append(by_id[number])
 
+    def set_cpus(self, cpus: int) -> None:
+        """Neighbours come and go, and with them our share of the CPUs."""
+        self.scheduler.limits = replace(self.limits, cpus=cpus)
+
     def observe(self, usage: Mapping[int, tuple[int, float]], now: float) -> None:
         """Take note of what the running compiles use: job -> (bytes held, CPU seconds spent)."""
+        progress = {}
         for job in self.running():
             if job.id in usage:
                 held, spent = usage[job.id]
+                progress[job.id] = _progress(spent, now - job.started)
                 job.peak = max(job.peak, held)
-                job.samples.append((spent, held))
-        self.scheduler.observed(
-            {job: held for job, (held, _) in usage.items()}, now, {job: spent for job, (_, spent) in usage.items()}
-        )
+                job.samples.append((progress[job.id], held))
+        self.scheduler.observed({job: held for job, (held, _) in usage.items()}, now, progress)
 
     def running(self) -> list[Job]:
         return [job for job in self.jobs.values() if job.state == "running"]
@@ -279,8 +289,10 @@ class Broker:
         command, temporary = commands.with_temporary_output(job.parsed, f"seb-{job.id}")
         command, append = commands.with_threads(job.parsed, command, job.append, threads)
         final = job.parsed.output if temporary else ""
-        for other in self.running():
-            other.company = job.company = True
+        beside = self.running()
+        job.company = bool(beside)
+        for other in beside:
+            other.company = True
         job.state, job.started, job.oom_kills = "running", now, sight.oom_kills
         job.threads, job.samples, job.doomed = threads, [], False
         paths = [_absolute(job.cwd, path) for path in (temporary, final, job.parsed.depfile)]
@@ -339,6 +351,12 @@ class Broker:
 
 def _absolute(cwd: str, path: str) -> str:
     return os.path.join(cwd, path) if path else ""
+
+
+def _progress(cpu: float, wall: float) -> float:
+    """How far a compile has come, in seconds: of CPU, which a busy machine does not stretch. One that uses
+    next to none waits for something else (a network, a remote compiler), and then the clock must do."""
+    return cpu if cpu > 0.02 * wall else wall
 
 
 def _exit_code(status: int) -> int:

@@ -324,7 +324,9 @@ def perform(lease: Lease, signals: Signals, fields: list[bytes]) -> tuple[Run, l
     else:
         run.discard()
     cpu = b"%.3f" % (usage.ru_utime + usage.ru_stime)
-    lease.send(b"done", b"%d" % status, b"%d" % (usage.ru_maxrss * 1024), cpu, b"" if status == 0 else run.excerpt())
+    lease.send(
+        b"done", b"%d" % status, b"%d" % (usage.ru_maxrss * 1024), cpu, b"" if status == 0 else run.excerpt()
+    )
     return run, wait_for_word(lease, signals, run)
 
 

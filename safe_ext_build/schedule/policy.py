@@ -395,6 +395,12 @@ class Scheduler:
         here = curve.at(job.spent / max(curve.seconds, 1e-9))
         return curve.scaled(min(max(1.0, job.held / max(1, here)), max(1.0, 1.1 * job.top / curve.peak, RISE)))
 
+    def load(self, now: float) -> tuple[int, int, int]:
+        """CPUs that running compiles keep busy, CPUs that waiting ones want, and the bytes by which what runs
+        is still expected to grow: what neighbours cannot see by themselves."""
+        ahead = self._profile.ahead(self._profile.bucket(now), len(self._profile.sums))
+        return self._weight, self._waiting, max(0, max(ahead, default=0) - self._held)
+
     # What to do.
 
     def decide(self, now: float, memory: Memory) -> Decision:

@@ -26,19 +26,20 @@ from .protocol import CONTINUE, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
 from .workspace import Workspace
 
 _BYTES = {getattr(signal, name): byte for byte, name in SIGNAL_BYTES.items()}
+MEMORY_HINT = "Compile for fewer GPU architectures (TORCH_CUDA_ARCH_LIST), set NVCC_THREADS=1, or add memory."
 _BOOTSTRAP = "import sys; sys.path.append({root!r}); from {module} import main; main()"
 
 
 @dataclass(frozen=True)
 class Build:
-    """One hook to run in a supervised builder. `real` maps shims to the compilers behind them."""
+    """One hook to run in a supervised builder. `limits`, `compiles` and `neighbours`: see SupervisorRequest."""
 
     hook: str
     arguments: dict[str, Any]
     environ: Mapping[str, str]
-    jobs: int
-    cpus: int
-    real: Mapping[str, str]
+    limits: dict[str, Any]
+    compiles: dict[str, Any]
+    neighbours: str
 
 
 @dataclass
@@ -97,9 +98,9 @@ def _start(build: Build, workspace: Workspace) -> tuple[subprocess.Popen[bytes],
         frontend_start=frontend.start if frontend else 0,
         command=python_command("safe_ext_build.supervise.builder", str(workspace.path), isolated=False),
         environ=dict(build.environ),
-        jobs=build.jobs,
-        cpus=build.cpus,
-        real=dict(build.real),
+        limits=build.limits,
+        compiles=build.compiles,
+        neighbours=build.neighbours,
     )
     request.save(workspace.path / "supervisor.json")
     command = python_command(
@@ -214,10 +215,7 @@ def _answer(verdict: Verdict, workspace: Workspace) -> Any:
 
 def _compile_failure(failure: dict[str, Any]) -> BuildFailed:
     if failure["memory"]:
-        return BuildFailed(
-            f"{failure['source']}: the compiler was killed because memory ran out, also when it ran alone",
-            hint="Compile for fewer GPU architectures (TORCH_CUDA_ARCH_LIST), set NVCC_THREADS=1, or add memory.",
-        )
+        return BuildFailed(f"{failure['source']}: {failure['error']}", hint=MEMORY_HINT)
     reason = failure["error"] or f"the compiler ended with exit status {failure['code']}"
     return BuildFailed(f"{failure['source']} does not compile: {reason}")
 

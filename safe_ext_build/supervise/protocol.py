@@ -13,11 +13,17 @@ SIGNAL_BYTES = {b"I": "SIGINT", b"T": "SIGTERM", b"H": "SIGHUP", b"Q": "SIGQUIT"
 
 # Stands in the workspace while it is known why the build fails: a compile has just failed, or it is stopped.
 FAILED = "compile-failed"
+# What earlier builds have shown of this project's compiles: entry -> [seconds, bytes...].
+HISTORY = "history.json"
 
 
 @dataclass(frozen=True)
 class SupervisorRequest:
-    """How the supervisor is to run a build. `real` maps a shim's path to the compiler that it stands for."""
+    """How the supervisor is to run a build.
+
+    `limits` and `compiles` are the fields of policy.Limits and broker.Naming. `neighbours`: where the builds
+    of this user tell each other what they use; '' where there is no such place.
+    """
 
     workspace: str
     lock: int
@@ -27,9 +33,9 @@ class SupervisorRequest:
     frontend_start: int
     command: list[str]
     environ: dict[str, str]
-    jobs: int
-    cpus: int
-    real: dict[str, str]
+    limits: dict[str, Any]
+    compiles: dict[str, Any]
+    neighbours: str
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)))

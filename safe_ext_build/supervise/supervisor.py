@@ -9,37 +9,20 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-import socket
-import struct
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from ..events import Event
-from ..schedule.broker import Broker, Evidence, Job
-from ..schedule.policy import Limits
 from . import guard
+from .job_server import JobServer
 from .linux import die_with_parent, pidfd_open, set_name, set_subreaper
-from .memory import MemoryWatch
-from .processes import (
-    JOB_VARIABLE,
-    Process,
-    descendants,
-    end_all,
-    environment_value,
-    marked,
-    read,
-    reap,
-    send,
-    snapshot,
-)
+from .processes import Process, descendants, end_all, marked, read, reap, send, snapshot
 from .protocol import CONTINUE, FAILED, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
 from .workspace import Workspace
 
 GRACE = 0.5
-SAMPLE = 0.5
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -50,17 +33,7 @@ class Supervisor:
         self.request = request
         self.workspace = Workspace(Path(request.workspace), request.lock)
         self.selector = selectors.DefaultSelector()
-        self.connections: dict[int, Connection] = {}
-        self.edges: dict[int, Process] = {}
-        self.memory = MemoryWatch()
-        self.events = open(self.workspace.path / "events.jsonl", "a", buffering=1)
-        self.broker = Broker(
-            Limits(request.jobs, request.cpus),
-            str(self.workspace.path / "jobs"),
-            request.real,
-            self._send,
-            self._emit,
-        )
+        self.jobs = JobServer(request, self.workspace, self.selector)
         self.reason = ""
         self.urgent = False
         self.finished = False
@@ -69,7 +42,6 @@ class Supervisor:
         self.builder_status = 0
         self.guard = 0
         self.guard_pipe = -1
-        self.next_sample = 0.0
 
     # Starting.
 
@@ -85,7 +57,7 @@ class Supervisor:
         if self.request.frontend:
             self._watch_process(self.request.frontend, self.request.frontend_start, "the frontend is gone")
         self._watch(self.request.lifeline, self._read_lifeline)
-        self._listen()
+        self.jobs.listen()
         self._start_guard()
         self.builder = self._fork_builder()
 
@@ -116,14 +88,6 @@ class Supervisor:
             return gone()
         self._watch(pidfd, gone)
 
-    def _listen(self) -> None:
-        server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        old = os.umask(0o177)
-        server.bind(os.fspath(self.workspace.socket))
-        os.umask(old)
-        server.listen(1024)
-        self._watch(server.fileno(), lambda: self._accept(server))
-
     def _start_guard(self) -> None:
         self.guard, self.guard_pipe = guard.start(self.workspace)
 
@@ -150,49 +114,17 @@ class Supervisor:
     def run(self) -> None:
         """Serve until the build has ended, in whatever way."""
         while not self.finished and not self.reason:
-            for key, _ in self.selector.select(self._timeout()):
+            for key, _ in self.selector.select(self.jobs.timeout()):
                 key.data()
-            self._step()
+            self.jobs.step()
+            self._flag_failure()
+            if self.jobs.broker.stop_reason:
+                self._tear_down(self.jobs.broker.stop_reason)
         self._clear_up()
-
-    def _timeout(self) -> float | None:
-        if self.broker.ready_to_interrupt:
-            return 0.01
-        return SAMPLE if self.broker.running() else None
-
-    def _step(self) -> None:
-        now = time.monotonic()
-        if self.broker.running() and now >= self.next_sample:
-            self.next_sample = now + SAMPLE
-            self._sample(now)
-        pid = self.broker.ready_to_interrupt
-        if pid and self._is_collected(pid):
-            # What the failed compile printed is out: nothing comes after it.
-            self.broker.interrupt_ninja()
-        self._flag_failure()
-        if self.broker.stop_reason:
-            self._tear_down(self.broker.stop_reason)
-
-    def _is_collected(self, job: int) -> bool:
-        """Whether ninja has waited for the process that it started for this J."""
-        edge = self.edges.get(job)
-        if edge is None:
-            return read(job) is None
-        now = read(edge.pid)
-        return now is None or now.start != edge.start
-
-    def _edge(self, pid: int) -> Process | None:
-        """What ninja started, and waits for: the J `pid` itself or, where the shell does not exec, a shell."""
-        process = read(pid)
-        while process and (parent := read(process.parent)):
-            if parent.parent in self.broker.ninjas.values():  # which are the shims, and `parent` is ninja
-                return process
-            process = parent
-        return None
 
     def _flag_failure(self) -> None:
         """Let the builder know whether it is known why the build fails: a compiler has said it, or we shall."""
-        if bool(self.broker.failure or self.reason) == self.flagged:
+        if bool(self.jobs.broker.failure or self.reason) == self.flagged:
             return
         self.flagged = not self.flagged
         flag = self.workspace.path / FAILED
@@ -200,15 +132,6 @@ class Supervisor:
             flag.touch() if self.flagged else flag.unlink(missing_ok=True)
         except OSError:
             pass  # a full disk costs a shorter output, not the teardown
-
-    def _sample(self, now: float) -> None:
-        table = snapshot()
-        for job in self.broker.running():
-            job.peak = max(job.peak, sum(process.rss for process in descendants(job.pid, table)))
-        self.memory.sample(now)
-
-    def _evidence(self) -> Evidence:
-        return self.memory.evidence(time.monotonic())
 
     def _tear_down(self, reason: str) -> None:
         self.reason = self.reason or reason
@@ -263,67 +186,11 @@ class Supervisor:
         """What descends from us, the guard left out."""
         return [process for process in descendants(os.getpid(), snapshot()) if process.pid != self.guard]
 
-    # Jobs.
-
-    def _accept(self, server: socket.socket) -> None:
-        try:
-            client, _ = server.accept()
-        except OSError:
-            return
-        pid, user, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        if user != os.getuid():
-            client.close()
-            return
-        client.setblocking(False)
-        connection = Connection(client, pid)
-        self.connections[client.fileno()] = connection
-        if edge := self._edge(pid):
-            self.edges[pid] = edge
-        self._watch(client.fileno(), lambda: self._serve(connection))
-
-    def _serve(self, connection: Connection) -> None:
-        open_still = connection.read()
-        try:
-            for fields in connection.messages():
-                self.broker.receive(connection.number, connection.pid, fields, time.monotonic(), self._evidence())
-        except (ValueError, IndexError):
-            open_still = False  # not one of ours, or damaged
-        if not open_still:
-            self._drop(connection)
-
-    def _drop(self, connection: Connection) -> None:
-        self.selector.unregister(connection.socket)
-        del self.connections[connection.number]
-        orphan = self.broker.gone(connection.number, time.monotonic(), self._evidence())
-        connection.socket.close()
-        if orphan:
-            self._end_job(orphan)
-
-    def _end_job(self, job: Job) -> None:
-        """End a compiler whose J is gone: its group, and what of it has left the group."""
-        end_all(lambda: [process for process in self._tree() if self._belongs(process, job)], patience=2.0)
-
-    def _belongs(self, process: Process, job: Job) -> bool:
-        if process.pid in (self.builder, *self.broker.ninjas.values()):
-            return False
-        return process.group == job.compiler or environment_value(process.pid, JOB_VARIABLE) == str(job.id)
-
-    def _send(self, number: int, fields: list[bytes]) -> None:
-        body = b"\0".join(fields)
-        connection = self.connections.get(number)
-        if connection:
-            connection.send(len(body).to_bytes(4, "big") + body)
-
-    def _emit(self, event: Event) -> None:
-        try:
-            self.events.write(event.to_line())
-        except OSError:
-            pass  # a full disk costs the report, not the build
-
     # The end.
 
     def _clear_up(self) -> None:
         """Nothing survives: ask, then kill and reap until there is no child, then look for what escaped."""
+        self.jobs.stop(self.reason)
         if self.reason and not self.urgent:
             self._ask_to_end()
         stuck = end_all(self._tree)
@@ -340,8 +207,7 @@ class Supervisor:
 
     def _ask_to_end(self) -> None:
         """TERM and CONT to ninja and the job groups, so that each can remove its own temporary files."""
-        asked = {job.compiler for job in self.broker.running()} | {job.pid for job in self.broker.jobs.values()}
-        asked |= set(self.broker.ninjas.values())
+        asked = self.jobs.groups()
         for process in self._tree():
             if process.pid in asked or process.group in asked:
                 send(process, signal.SIGTERM)
@@ -355,7 +221,7 @@ class Supervisor:
         verdict = Verdict(
             reason=self.reason,
             builder_status=self.builder_status,
-            failure=asdict(self.broker.failure) if self.broker.failure else None,
+            failure=asdict(self.jobs.broker.failure) if self.jobs.broker.failure else None,
             stuck=[f"{process.name} (pid {process.pid})" for process in stuck],
         )
         try:
@@ -368,47 +234,6 @@ class Supervisor:
         process = read(self.request.hook)
         if process and process.state in "Tt" and process.pid == os.getppid():
             send(process, signal.SIGKILL)
-
-
-class Connection:
-    """A J or a ninja shim: frames of four bytes of length and NUL-separated fields."""
-
-    def __init__(self, client: socket.socket, pid: int) -> None:
-        self.socket = client
-        self.number = client.fileno()
-        self.pid = pid
-        self.buffer = b""
-
-    def read(self) -> bool:
-        """Take what has arrived; False when the other end is gone."""
-        try:
-            data = self.socket.recv(1 << 16)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        self.buffer += data
-        return bool(data)
-
-    def messages(self) -> list[list[bytes]]:
-        result = []
-        while len(self.buffer) >= 4:
-            end = 4 + int.from_bytes(self.buffer[:4], "big")
-            if len(self.buffer) < end:
-                break
-            result.append(self.buffer[4:end].split(b"\0"))
-            self.buffer = self.buffer[end:]
-        return result
-
-    def send(self, data: bytes) -> None:
-        self.socket.setblocking(True)
-        self.socket.settimeout(5)
-        try:
-            self.socket.sendall(data)
-        except OSError:
-            pass  # it is gone, and its end of the connection will tell
-        finally:
-            self.socket.setblocking(False)
 
 
 def main() -> None:

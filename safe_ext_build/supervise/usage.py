@@ -24,7 +24,7 @@ def look(roots: Mapping[int, int]) -> dict[int, Usage]:
     Shared pages count in every process that has them, so the sum errs on the safe side.
     """
     parents, figures = _read_all()
-    owners = {pid: job for job, pid in roots.items()}
+    owners: dict[int, int | None] = {pid: job for job, pid in roots.items()}
     held = dict.fromkeys(roots, 0)
     ticks = dict.fromkeys(roots, 0)
     for pid, parent in parents.items():

@@ -30,9 +30,13 @@ class Torch:
 
 @dataclass(frozen=True)
 class Cuda:
-    """The toolkit that device code is compiled with: its CUDA_HOME, the arch list, and what to say of both."""
+    """The toolkit that device code is compiled with; `build` is what its nvcc calls itself ("V13.0.88").
+
+    `archs` is the TORCH_CUDA_ARCH_LIST, `lines` what is to be said of both.
+    """
 
     home: Path
+    build: str
     archs: str
     lines: tuple[str, ...] = ()
 
@@ -80,7 +84,7 @@ def find_cuda(settings: Settings, torch: Torch, environ: Mapping[str, str], cach
     known = archs.torch_archs(facts)
     listed, lines = archs.select_archs(wanted, source, choice.toolkit.archs, known, cuda.gpus(environ))
     home = compose.complete(choice.toolkit, facts, cache, volatile=torch.volatile)
-    return Cuda(home, listed, tuple([*found.lines, choice.line, *lines]))
+    return Cuda(home, choice.toolkit.build, listed, (*found.lines, choice.line, *lines))
 
 
 def no_torch() -> Torch:

@@ -18,6 +18,11 @@ def fingerprint(torch: Torch, cuda: Cuda | None, environ: Mapping[str, str]) -> 
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
+def host_compiler(environ: Mapping[str, str]) -> str:
+    """What tells one C++ compiler from another: a digest of the program's identity."""
+    return hashlib.sha256(_program(environ, "CXX", "c++").encode(errors="surrogateescape")).hexdigest()[:12]
+
+
 def _parts(torch: Torch, cuda: Cuda | None, environ: Mapping[str, str]) -> Iterator[str]:
     yield __version__
     yield str(sysconfig.get_config_var("SOABI"))
@@ -26,11 +31,14 @@ def _parts(torch: Torch, cuda: Cuda | None, environ: Mapping[str, str]) -> Itera
     for tool in ("bin/nvcc", "nvvm/bin/cicc", "bin/ptxas", "bin/cudafe++") if cuda else ():
         assert cuda is not None
         yield _identity(cuda.home / tool)
-    for variable, default in (("CC", "cc"), ("CXX", "c++")):
-        compiler = environ.get(variable) or default
-        yield compiler
-        found = shutil.which(compiler.split()[0], path=environ.get("PATH"))
-        yield _identity(Path(found)) if found else ""
+    yield _program(environ, "CC", "cc")
+    yield _program(environ, "CXX", "c++")
+
+
+def _program(environ: Mapping[str, str], variable: str, default: str) -> str:
+    compiler = environ.get(variable) or default
+    found = shutil.which(compiler.split()[0], path=environ.get("PATH"))
+    return f"{compiler} {_identity(Path(found)) if found else ''}"
 
 
 def _content(path: Path) -> str:

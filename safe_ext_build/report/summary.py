@@ -1,0 +1,26 @@
+"""What the compiles of a build have cost, in one line. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..events import Event
+
+GIB = 1 << 30
+
+
+def summarize(events: Sequence[Event]) -> str:
+    """One line about the compiles; '' when nothing was compiled."""
+    done = [event for event in events if event.outcome == "compiled"]
+    if not done:
+        return ""
+    largest = max(done, key=lambda event: event.peak)
+    elapsed = max(event.time for event in events) - min(event.time - event.seconds for event in events)
+    cpu = sum(event.cpu for event in events)
+    again = sum(event.outcome == "memory" for event in events)
+    retries = f"; {again} stopped for memory and run again" if again else ""
+    return (
+        f"compiled {len(done)} {'object' if len(done) == 1 else 'objects'} in {elapsed:.0f} s "
+        f"({cpu:.0f} CPU s, peak {largest.peak / GIB:.1f} GiB in {Path(largest.source).name}{retries})"
+    )

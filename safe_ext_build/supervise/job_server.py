@@ -1,0 +1,227 @@
+"""The supervisor's dealings with its jobs: connections, sensors, neighbours, and what the broker decides.
+
+The broker says what is to be done; here it is done. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ..events import Event
+from ..machine.neighbours import Share
+from ..schedule.broker import SHORTEST, Broker, Job, Naming, Sight
+from ..schedule.forecast import Curve
+from ..schedule.policy import Limits
+from . import connection, usage
+from .connection import Connection
+from .memory import MemoryWatch
+from .neighbourhood import Neighbourhood
+from .processes import JOB_VARIABLE, Process, descendants, end_all, environment_value, read, send, snapshot
+from .protocol import HISTORY, SupervisorRequest
+from .workspace import Workspace
+
+# Twice a second, or as often as takes about 2% of a CPU.
+SAMPLE = 0.5
+SHARE_OF_CPU = 0.02
+# How old a look at memory may be when something happens that may let a compile start.
+FRESH = 0.1
+NUDGE = 0.2
+
+
+class JobServer:
+    """Admits, watches and stops the compiles of one build."""
+
+    def __init__(self, request: SupervisorRequest, workspace: Workspace, selector: selectors.BaseSelector) -> None:
+        self.workspace = workspace
+        self.selector = selector
+        self.connections: dict[int, Connection] = {}
+        self.edges: dict[int, Process] = {}
+        self.memory = MemoryWatch()
+        self.neighbours = Neighbourhood(
+            request.neighbours, self.memory.groups, workspace.id, request.compiles["project"]
+        )
+        self.events = open(workspace.path / "events.jsonl", "a", buffering=1)
+        self.broker = Broker(
+            Limits(**request.limits),
+            Naming(**request.compiles),
+            str(workspace.path / "jobs"),
+            _history(workspace.path / HISTORY),
+            self._send,
+            self._emit,
+        )
+        self.sight = self.memory.look(self.neighbours.promised())
+        self.looked = 0.0
+        self.next_look = 0.0
+        self.next_nudge = 0.0
+
+    def listen(self) -> None:
+        server = connection.listen(os.fspath(self.workspace.socket))
+        self._watch(server.fileno(), lambda: self._accept(server))
+
+    def _watch(self, descriptor: int, handler: Callable[[], None]) -> None:
+        self.selector.register(descriptor, selectors.EVENT_READ, handler)
+
+    # Time.
+
+    def timeout(self) -> float | None:
+        """Seconds until `step` wants to be called again, whatever happens; None: not before something happens."""
+        if self.broker.ready_to_interrupt:
+            return 0.01
+        if self._is_interrupted:
+            return NUDGE
+        return max(0.0, self.next_look - time.monotonic()) if self.broker.jobs else None
+
+    def step(self) -> None:
+        """Look, decide, and do what was decided."""
+        now = time.monotonic()
+        if self.broker.jobs and now >= self.next_look:
+            self._look(now)
+            self._advance()
+        pid = self.broker.ready_to_interrupt
+        if pid and self._is_collected(pid):
+            # What the failed compile printed is out: nothing comes after it.
+            self.broker.interrupt_ninja()
+            self.next_nudge = now + NUDGE
+        if self._is_interrupted and now >= self.next_nudge:
+            self.next_nudge = now + NUDGE
+            self._nudge_jobs()
+
+    def _look(self, now: float) -> None:
+        used = usage.look({job.id: job.pid for job in self.broker.running()})
+        self.sight = self.memory.look(self.neighbours.promised())
+        self.broker.observe(used, now)
+        self.looked = now
+        self.next_look = now + max(SAMPLE, (time.monotonic() - now) / SHARE_OF_CPU)
+
+    def _sight(self) -> Sight:
+        now = time.monotonic()
+        if now - self.looked > FRESH:
+            self._look(now)
+        return self.sight
+
+    def _advance(self) -> None:
+        """Let the broker decide, while no neighbour does; what must run at any rate does not wait for them."""
+        with self.neighbours.turn() as ours:
+            if ours or not self.broker.running():
+                now = time.monotonic()
+                self.broker.set_cpus(self.neighbours.cpus(self.broker.limits.cpus))
+                self.broker.step(now, self.sight)
+                self.neighbours.publish(self._share(now))
+        while self.broker.doomed:
+            self._kill_compiler(self.broker.doomed.pop())
+
+    def _share(self, now: float) -> Share:
+        busy, waiting, growth = self.broker.scheduler.load(now)
+        return Share(cpus=busy, waiting=waiting, claimed=growth, jobs=len(self.broker.running()))
+
+    def stop(self, reason: str) -> None:
+        """The build ends: nothing is admitted any more, and our share is free."""
+        self.broker.stop_reason = self.broker.stop_reason or reason or "the builder has ended"
+        self.neighbours.close()
+
+    # Connections.
+
+    def _accept(self, server: socket.socket) -> None:
+        found = connection.accept(server)
+        if found is None:
+            return
+        self.connections[found.number] = found
+        if edge := self._edge(found.pid):
+            self.edges[found.pid] = edge
+        self._watch(found.number, lambda: self._serve(found))
+
+    def _serve(self, one: Connection) -> None:
+        open_still = one.read()
+        try:
+            for fields in one.messages():
+                self.broker.receive(one.number, one.pid, fields, time.monotonic(), self._sight())
+        except (ValueError, IndexError):
+            open_still = False  # not one of ours, or damaged
+        if not open_still:
+            self._drop(one)
+        self._advance()
+
+    def _drop(self, one: Connection) -> None:
+        self.selector.unregister(one.socket)
+        del self.connections[one.number]
+        orphan = self.broker.gone(one.number)
+        one.socket.close()
+        if orphan:
+            self._end_job(orphan)
+
+    def _send(self, number: int, fields: list[bytes]) -> None:
+        found = self.connections.get(number)
+        if found:
+            found.send(fields)
+
+    def _emit(self, event: Event) -> None:
+        try:
+            self.events.write(event.to_line())
+        except OSError:
+            pass  # a full disk costs the report, not the build
+
+    # Processes.
+
+    def _tree(self) -> list[Process]:
+        return descendants(os.getpid(), snapshot())
+
+    def _kill_compiler(self, job: Job) -> None:
+        """End a compiler to get its memory back. Its J lives, reports, and asks to run it again."""
+        for process in descendants(job.pid, snapshot()):
+            send(process, signal.SIGKILL)
+
+    def _end_job(self, job: Job) -> None:
+        """End a compiler whose J is gone: its group, and what of it has left the group."""
+        end_all(lambda: [process for process in self._tree() if self._belongs(process, job)], patience=2.0)
+
+    def _belongs(self, process: Process, job: Job) -> bool:
+        return process.group == job.compiler or environment_value(process.pid, JOB_VARIABLE) == str(job.id)
+
+    def groups(self) -> set[int]:
+        """The process groups, and processes, that are to be asked first when the build ends."""
+        jobs = self.broker.jobs.values()
+        return {job.compiler for job in jobs} | {job.pid for job in jobs} | set(self.broker.ninjas.values())
+
+    @property
+    def _is_interrupted(self) -> bool:
+        return self.broker.interrupted and bool(self.broker.ninjas)
+
+    def _nudge_jobs(self) -> None:
+        """Interrupt the Js that an interrupted ninja waits for. It has done so, but a shell that has forked
+        and not yet executed its command swallows a SIGINT, and then both would wait for ever."""
+        waiting = {job.pid for job in self.broker.jobs.values()}
+        for process in self._tree():
+            if process.pid in waiting:
+                send(process, signal.SIGINT)
+
+    def _is_collected(self, job: int) -> bool:
+        """Whether ninja has waited for the process that it started for this J."""
+        edge = self.edges.get(job)
+        if edge is None:
+            return read(job) is None
+        now = read(edge.pid)
+        return now is None or now.start != edge.start
+
+    def _edge(self, pid: int) -> Process | None:
+        """What ninja started, and waits for: the J `pid` itself or, where the shell does not exec, a shell."""
+        process = read(pid)
+        while process and (parent := read(process.parent)):
+            if parent.parent in self.broker.ninjas.values():  # which are the shims, and `parent` is ninja
+                return process
+            process = parent
+        return None
+
+
+def _history(path: Path) -> dict[str, Curve]:
+    try:
+        known = json.loads(path.read_text())
+        return {entry: Curve(max(SHORTEST, seconds), tuple(points)) for entry, (seconds, *points) in known.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
