@@ -22,41 +22,47 @@ def machine(cpus: int = 8, gib: float = 64, pids: int | None = None, total: floa
 
 
 def cuda(archs: str = "8.0") -> Cuda:
-    return Cuda(HOME, archs, ("CUDA 13.0 in /opt/cuda",))
+    return Cuda(HOME, "V13.0.88", archs, ("CUDA 13.0 in /opt/cuda",))
 
 
-def settings(jobs: int | None = None, threads: int | None = None, source: str = "") -> Settings:
+def settings(
+    jobs: int | None = None, threads: int | None = None, source: str = "", guard: bool = True
+) -> Settings:
     sources = {"jobs.max": source} if source else {}
-    return Settings(jobs=JobsSettings(max=jobs, nvcc_threads=threads), sources=sources)
+    sources |= {} if guard else {"jobs.memory-guard": "-C jobs.memory-guard"}
+    return Settings(jobs=JobsSettings(max=jobs, nvcc_threads=threads, memory_guard=guard), sources=sources)
 
 
 @pytest.mark.parametrize(
-    ("here", "toolkit", "threads", "jobs", "binding"),
+    ("here", "toolkit", "threads", "jobs", "most"),
     [
         # 64 GiB less a reserve of 6% is 60.16: 20 compiles of 3 GiB.
-        (machine(cpus=8), cuda(), None, 8, "CPUs"),
-        (machine(cpus=64), cuda(), None, 20, "memory"),
-        (machine(cpus=64), None, None, 50, "memory"),
-        (machine(cpus=64, gib=10), cuda(), None, 2, "memory"),
+        (machine(cpus=8), cuda(), None, 8, 8),
+        (machine(cpus=64), cuda(), None, 20, 64),
+        (machine(cpus=64), None, None, 50, 64),
+        (machine(cpus=64, gib=10), cuda(), None, 2, 64),
         # A thread compiles for an arch of its own: more archs cost more only with more threads.
-        (machine(cpus=64), cuda("8.0;9.0;10.0"), None, 20, "memory"),
-        (machine(cpus=64), cuda("8.0;9.0;10.0"), 2, 10, "memory"),
-        (machine(cpus=64), cuda("8.0;9.0;10.0"), 8, 6, "memory"),
-        (machine(cpus=64), cuda("8.0"), 8, 20, "memory"),
+        (machine(cpus=64), cuda("8.0;9.0;10.0"), None, 20, 64),
+        (machine(cpus=64), cuda("8.0;9.0;10.0"), 2, 10, 64),
+        (machine(cpus=64), cuda("8.0;9.0;10.0"), 8, 6, 64),
+        (machine(cpus=64), cuda("8.0"), 8, 20, 64),
         # Less than the reserve, or nothing at all, still builds.
-        (machine(cpus=4, gib=0.5), cuda(), None, 1, "memory"),
-        (machine(cpus=4, gib=0), cuda(), None, 1, "memory"),
-        (machine(cpus=1), cuda(), None, 1, "CPUs"),
-        (machine(pids=40), cuda(), None, 5, "tasks"),
-        (machine(pids=3), cuda(), None, 1, "tasks"),
-        (machine(pids=10_000), cuda(), None, 8, "CPUs"),
+        (machine(cpus=4, gib=0.5), cuda(), None, 1, 4),
+        (machine(cpus=4, gib=0), cuda(), None, 1, 4),
+        (machine(cpus=1), cuda(), None, 1, 1),
+        (machine(pids=40), cuda(), None, 5, 5),
+        (machine(pids=3), cuda(), None, 1, 1),
+        (machine(pids=10_000), cuda(), None, 8, 8),
     ],
 )
-def test_derived(here: Machine, toolkit: Cuda | None, threads: int | None, jobs: int, binding: str) -> None:
+def test_derived(here: Machine, toolkit: Cuda | None, threads: int | None, jobs: int, most: int) -> None:
+    """Scripts are told what is sure to fit; the scheduler, which watches memory, goes by CPUs and tasks."""
     made = plan.make(settings(threads=threads), toolkit, "", here)
-    assert made.jobs == jobs
+    assert (made.jobs, made.most_jobs) == (jobs, most)
     assert made.environment["MAX_JOBS"] == str(jobs)
-    assert made.lines[-1].endswith(f"; {binding} is the limit")
+    assert (made.cpus, made.guard, made.free_threads) == (here.cpus.count, True, threads is None)
+    what = "1 compile" if most == 1 else f"{most} compiles"
+    assert made.lines[-1].startswith(f"at most {what} at a time, fewer whenever memory is short (CPUs ")
 
 
 @pytest.mark.parametrize("available", [0, 1, 3, 7, 20, 63])
@@ -85,22 +91,31 @@ def test_unknown_memory() -> None:
 @pytest.mark.parametrize(
     ("jobs", "said"),
     [
-        (2, "2 compiles at a time, as MAX_JOBS in the environment says (CPUs 8 (8 CPUs), memory 20 (64.0 "),
-        (1, "1 compile at a time, as MAX_JOBS in the environment says ("),
-        (8, "8 compiles at a time, as MAX_JOBS in the environment says ("),
+        (2, "at most 2 compiles at a time, as MAX_JOBS in the environment says, fewer whenever memory is short ("),
+        (1, "at most 1 compile at a time, as MAX_JOBS in the environment says, fewer whenever memory is short ("),
+        (128, "at most 128 compiles at a time, as MAX_JOBS in the environment says, fewer whenever memory is"),
     ],
 )
 def test_explicit_number_is_taken(jobs: int, said: str) -> None:
     made = plan.make(settings(jobs, source="MAX_JOBS in the environment"), cuda(), "", machine())
-    assert made.jobs == jobs
+    assert (made.jobs, made.most_jobs, made.environment["MAX_JOBS"]) == (jobs, jobs, str(jobs))
     assert made.lines[-1].startswith(said)
-    assert "would suggest" not in made.lines[-1]
+    assert made.guard
 
 
-def test_explicit_number_above_what_fits_is_taken_with_a_note() -> None:
-    made = plan.make(settings(32, source="-C jobs.max"), cuda(), "", machine())
-    assert (made.jobs, made.environment["MAX_JOBS"]) == (32, "32")
-    assert made.lines[-1].endswith("; CPUs would suggest 8")
+@pytest.mark.parametrize(("jobs", "cpus"), [(None, 8), (4, 8), (32, 32)])
+def test_an_explicit_number_above_the_cpus_is_not_held_back_by_them(jobs: int | None, cpus: int) -> None:
+    assert plan.make(settings(jobs, source="-C jobs.max"), cuda(), "", machine()).cpus == cpus
+
+
+def test_without_the_guard_it_is_said_loudly() -> None:
+    made = plan.make(settings(32, source="-C jobs.max", guard=False), cuda(), "", machine())
+    assert not made.guard
+    assert made.lines[-1].startswith(
+        "32 compiles at a time, as -C jobs.max says; MEMORY IS NOT GUARDED, as -C jobs.memory-guard says ("
+    )
+    alone = plan.make(settings(guard=False), cuda(), "", machine(cpus=1))
+    assert alone.lines[-1].startswith("1 compile at a time; MEMORY IS NOT GUARDED, as -C jobs.memory-guard says (")
 
 
 def test_environment() -> None:
@@ -124,8 +139,8 @@ def test_lines() -> None:
     assert made.lines[:2] == ("building against torch 2.14.1+cu130 of /env", "CUDA 13.0 in /opt/cuda")
     assert len(made.lines) == 3
     assert made.lines[2] == (
-        "8 compiles at a time: CPUs 8 (8 CPUs), memory 20 (64.0 GiB free in host, 3.0 a compile); "
-        "CPUs is the limit"
+        "at most 8 compiles at a time, fewer whenever memory is short "
+        "(CPUs 8 (8 CPUs); memory about 20 (64.0 GiB free in host))"
     )
 
 

@@ -58,6 +58,7 @@ def test_the_schema_is_what_the_dataclasses_say() -> None:
         "torch.match",
         "jobs.max",
         "jobs.nvcc-threads",
+        "jobs.memory-guard",
         "workspace.dir",
         "build-dir",
     ]
@@ -84,6 +85,9 @@ def test_a_source_is_only_told_of_a_setting_that_exists() -> None:
         ("jobs.max", "' 4 '", 4),
         ("jobs.max", "'auto'", None),
         ("jobs.nvcc-threads", "2", 2),
+        ("jobs.memory-guard", "false", False),
+        ("jobs.memory-guard", "true", True),
+        ("jobs.memory-guard", "' False '", False),
         ("workspace.dir", "'/scratch'", Path("/scratch")),
         ("workspace.dir", "'~/scratch'", Path("~/scratch").expanduser()),
     ],
@@ -116,6 +120,7 @@ SAMPLES: dict[str, str] = {
     "torch.match": "declared",
     "jobs.max": "7",
     "jobs.nvcc-threads": "3",
+    "jobs.memory-guard": "false",
     "workspace.dir": "/scratch",
     "build-dir": "/objects",
 }
@@ -219,6 +224,9 @@ ARCHS = 'a string or a list of strings, such as "8.0;9.0+PTX"'
         ("jobs.max = {}", "jobs.max", "{}", COUNT),
         ("jobs.max = 1979-05-27", "jobs.max", '"1979-05-27"', COUNT),
         ("jobs.nvcc-threads = -2", "jobs.nvcc-threads", "-2", COUNT),
+        ("jobs.memory-guard = 0", "jobs.memory-guard", "0", "true or false"),
+        ("jobs.memory-guard = 'off'", "jobs.memory-guard", '"off"', "true or false"),
+        ("jobs.memory-guard = []", "jobs.memory-guard", "[]", "true or false"),
         ("cuda.archs = 8.6", "cuda.archs", "8.6", ARCHS),
         ("cuda.archs = ['8.0', 9.0]", "cuda.archs", '["8.0", 9.0]', ARCHS),
         ("cuda.mismatch = 'major'", "cuda.mismatch", '"major"', '"exact", "minor" or "any"'),
@@ -331,7 +339,7 @@ def test_a_table_with_a_value(
     with pytest.raises(SettingsError) as caught:
         read(tmp_path, table(toml), options, environ)
     assert str(caught.value) == f"{message}, but jobs is a table of settings"
-    assert caught.value.hint == f"{hint} (the settings are: jobs.max, jobs.nvcc-threads)"
+    assert caught.value.hint == f"{hint} (the settings are: jobs.max, jobs.nvcc-threads, jobs.memory-guard)"
 
 
 def test_variables_of_our_own_are_no_settings(tmp_path: Path) -> None:

@@ -146,6 +146,8 @@ class Broker:
             if kind == b"started":
                 job.compiler = int(fields[1])
                 self.scheduler.started(job.id, now)
+                if job.doomed:
+                    self.doomed.append(job)  # when it was to be killed there was no compiler yet
                 # The build goes on, so what failed before was expected to. (That a J was admitted says less: its
                 # ninja may have been interrupted, and the J with it.)
                 self.failure = self.failure if self.winding_down else None
@@ -256,6 +258,7 @@ class Broker:
         if self.stop_reason:
             return
         if self.winding_down:
+            self._kill(self.scheduler.relieve(now, sight.memory))
             self._wind_down()
             return
         decision = self.scheduler.decide(now, sight.memory)
@@ -263,9 +266,13 @@ class Broker:
         by_id = {job.id: job for job in self.jobs.values()}
         for number, threads in decision.admit:
             self._start(by_id[number], threads, now, sight)
-        for number in decision.kill:
-            by_id[number].doomed = True
-            self.doomed.append(by_id[number])
+        self._kill(decision.kill)
+
+    def _kill(self, numbers: list[int]) -> None:
+        for job in self.running():
+            if job.id in numbers:
+                job.doomed = True
+                self.doomed.append(job)
 
     def set_cpus(self, cpus: int) -> None:
         """Neighbours come and go, and with them our share of the CPUs."""
@@ -321,7 +328,8 @@ class Broker:
         self.interrupted = True
         for job in self.jobs.values():
             if job.state == "waiting":
-                job.state = "ended"  # ninja ends their Js; none may start while it does
+                job.state = "ended"  # ninja ends their Js; none may start while it does, or after it
+                self.scheduler.remove(job.id)
         for connection in self.ninjas:
             self.send(connection, [b"interrupt"])
 

@@ -211,11 +211,11 @@ def with_threads(job: CompileJob, command: list[str], append: str, threads: int)
     """
     if not job.cuda or threads == job.threads:
         return command, append
-    appended = _split(append)
-    index, start = _find(appended, _THREADS)
+    appended = list(re.finditer(r"\S+", append))  # nvcc cuts it at blanks; to quote a word would change it
+    index, start = _find([word[0] for word in appended], _THREADS)
     if index >= 0:
-        appended[index] = appended[index][:start] + str(threads)
-        return command, shlex.join(appended)
+        word = appended[index]
+        return command, append[: word.start() + start] + str(threads) + append[word.end() :]
     command = list(command)
     index, start = _find(command, _THREADS)
     if index >= 0:

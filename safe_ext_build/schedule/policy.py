@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -40,34 +40,6 @@ class Limits:
     jobs: int
     cpus: int
     guard: bool = True
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A compile that waits or runs. `alone`: it was killed for memory, so nothing may run beside it."""
-
-    id: int
-    weight: int
-    alone: bool = False
-
-
-def admit(limits: Limits, running: Sequence[Candidate], waiting: Sequence[Candidate]) -> list[int]:
-    """The ids that may start now, in the order of `waiting`. Something always runs while something waits."""
-    started: list[Candidate] = []
-    for candidate in waiting:
-        if not _fits(limits, [*running, *started], candidate):
-            break  # first come, first served: a heavy job is not overtaken for ever by light ones
-        started.append(candidate)
-    return [candidate.id for candidate in started]
-
-
-def _fits(limits: Limits, running: Sequence[Candidate], candidate: Candidate) -> bool:
-    if not running:
-        return True
-    if candidate.alone or any(other.alone for other in running):
-        return False
-    busy = sum(other.weight for other in running)
-    return len(running) < limits.jobs and busy + candidate.weight <= limits.cpus
 
 
 @dataclass(frozen=True)
@@ -412,6 +384,13 @@ class Scheduler:
         if kill := self._relief(now, memory):
             return Decision(kill=kill, held="memory is short: a compile is stopped, and run again later")
         return self._admissions(now, budget, self._closed(now, memory))
+
+    def relieve(self, now: float, memory: Memory) -> list[int]:
+        """What to kill now, when nothing is to be admitted any more."""
+        if not self.limits.guard:
+            return []
+        self._budget(now, memory)
+        return self._relief(now, memory)
 
     def _budget(self, now: float, memory: Memory) -> int:
         """What all jobs of this build may hold together: what is free, and what they hold already."""

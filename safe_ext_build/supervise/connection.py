@@ -7,6 +7,8 @@ import socket
 import struct
 
 PATIENCE = 5.0
+# The longest command line that Linux runs has 6 MiB. More than this nobody says who speaks our language.
+LONGEST = 1 << 26
 
 
 class Connection:
@@ -30,9 +32,12 @@ class Connection:
         return bool(data)
 
     def messages(self) -> list[list[bytes]]:
+        """The messages that have arrived whole. Raises ValueError when it cannot be one of ours that speaks."""
         result = []
         while len(self.buffer) >= 4:
             end = 4 + int.from_bytes(self.buffer[:4], "big")
+            if end > LONGEST:
+                raise ValueError("not a message")
             if len(self.buffer) < end:
                 break
             result.append(self.buffer[4:end].split(b"\0"))

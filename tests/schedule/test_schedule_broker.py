@@ -7,24 +7,47 @@ import signal
 import pytest
 
 from safe_ext_build.events import Event
-from safe_ext_build.schedule.broker import Broker, Evidence, Failure
-from safe_ext_build.schedule.policy import Limits
+from safe_ext_build.schedule.broker import Broker, Failure, Naming, Sight
+from safe_ext_build.schedule.forecast import GIB, Curve
+from safe_ext_build.schedule.policy import Limits, Memory
 
 KILLED = b"g++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.\n"
 ERROR = b"a.cpp:1:5: error: expected unqualified-id\n"
-CALM, SHORT = Evidence(0, False), Evidence(0, True)
 NINJA = 100
+
+
+def sight(free: float = 64.0, kills: int = 0, low: bool = False) -> Sight:
+    """A machine of 64 GiB, of which `free` GiB are free; `kills` by the kernel so far."""
+    memory = Memory(available=int(free * GIB), reserve=4 * GIB, floor=2 * GIB, total=64 * GIB)
+    return Sight(memory, kills, low)
+
+
+CALM, SHORT = sight(), sight(low=True)
 
 
 class Build:
     """A broker and what it has said. Connections 1, 2, ... are Js (with pid 1001, ...); NINJA is a ninja."""
 
-    def __init__(self, jobs: int = 2, cpus: int = 8, ninja: bool = True) -> None:
+    def __init__(
+        self,
+        jobs: int = 2,
+        cpus: int = 8,
+        ninja: bool = True,
+        *,
+        guard: bool = True,
+        free_threads: bool = False,
+        history: dict[str, Curve] | None = None,
+    ) -> None:
         self.sent: list[tuple[int, list[bytes]]] = []
         self.events: list[Event] = []
         self.now = 0.0
         self.broker = Broker(
-            Limits(jobs, cpus), "/w/jobs", {"/shim/nvcc": "/cuda/nvcc"}, self.send, self.events.append
+            Limits(jobs, cpus, guard),
+            Naming({"/shim/nvcc": "/cuda/nvcc"}, "project", "/cwd", {"cuda": "V13", "host": "g++"}, free_threads),
+            "/w/jobs",
+            history or {},
+            self.send,
+            self.events.append,
         )
         if ninja:
             self.say(NINJA, b"ninja", b"1")
@@ -32,19 +55,39 @@ class Build:
     def send(self, connection: int, fields: list[bytes]) -> None:
         self.sent.append((connection, fields))
 
-    def say(self, connection: int, *fields: bytes, evidence: Evidence = CALM) -> None:
+    def say(self, connection: int, *fields: bytes, seen: Sight = CALM) -> None:
         self.now += 1.0
-        self.broker.receive(connection, 1000 + connection, list(fields), self.now, evidence)
+        self.broker.receive(connection, 1000 + connection, list(fields), self.now, seen)
+        self.broker.step(self.now, seen)
 
-    def ask(self, connection: int, *command: bytes) -> None:
+    def ask(self, connection: int, *command: bytes, append: bytes = b"", seen: Sight = CALM) -> None:
         words = command or (b"g++", b"-c", b"%d.cpp" % connection, b"-o", b"%d.o" % connection)
-        self.say(connection, b"job", b"/cwd", b"", b"", *words)
+        self.say(connection, b"job", b"/cwd", b"", append, *words, seen=seen)
 
-    def done(self, connection: int, status: int = 0, tail: bytes = b"", evidence: Evidence = CALM) -> None:
-        self.say(connection, b"done", b"%d" % status, b"1024", b"0.5", tail, evidence=evidence)
+    def done(self, connection: int, status: int = 0, tail: bytes = b"", seen: Sight = CALM) -> None:
+        self.say(connection, b"done", b"%d" % status, b"1024", b"0.5", tail, seen=seen)
 
     def gone(self, connection: int) -> bool:
-        return self.broker.gone(connection, self.now, CALM) is not None
+        orphan = self.broker.gone(connection)
+        self.broker.step(self.now, CALM)
+        return orphan is not None
+
+    def observe(self, held: dict[int, float], free: float, seconds: float = 1.0) -> None:
+        """One pass of the sensors: GiB held by job (connection), and GiB free."""
+        self.now += seconds
+        jobs = [(self.broker.jobs[number], int(size * GIB)) for number, size in held.items()]
+        self.broker.observe({job.id: (size, self.now - job.started) for job, size in jobs}, self.now)
+        self.broker.step(self.now, sight(free))
+
+    def doomed(self) -> list[int]:
+        """The Js whose compilers are to be killed, since the last call."""
+        found, self.broker.doomed[:] = [job.connection for job in self.broker.doomed], []
+        return found
+
+    def ran(self) -> list[bytes]:
+        """The commands and NVCC_APPEND_FLAGS that were run since the last call, outputs left out."""
+        sent, self.sent = self.sent, []
+        return [b" ".join([b"[" + fields[6] + b"]", *fields[7:]]) for _, fields in sent if fields[0] == b"run"]
 
     def heard(self) -> list[tuple[int, bytes]]:
         """What was said since the last call: to whom, and the first word, or the exit status at the end."""
@@ -52,20 +95,24 @@ class Build:
         return [(number, fields[1] if fields[0] == b"end" else fields[0]) for number, fields in sent]
 
 
+def states(build: Build) -> dict[int, str]:
+    return {number: job.state for number, job in build.broker.jobs.items()}
+
+
 def ready(build: Build) -> int:
     return build.broker.ready_to_interrupt
 
 
-def test_first_come_first_served_and_never_more_than_jobs() -> None:
+def test_never_more_than_jobs() -> None:
     build = Build(jobs=2)
     for number in (1, 2, 3, 4):
         build.ask(number)
     assert build.heard() == [(1, b"run"), (2, b"run")]
     build.done(2)
-    assert build.heard() == [(2, b"0"), (3, b"run")]
+    assert len(build.heard()) == 2
     assert not build.gone(2)
     build.done(1)
-    assert build.heard() == [(1, b"0"), (4, b"run")]
+    assert set(states(build).values()) == {"running", "ended"}
 
 
 def test_weight_counts() -> None:
@@ -80,7 +127,7 @@ def test_weight_counts() -> None:
 def test_a_run_says_where_and_what() -> None:
     build = Build()
     build.ask(1, b"nvcc", b"-MD", b"-MF", b"b/a.o.d", b"-c", b"a.cu", b"-o", b"b/a.o")
-    fields = [b"run", b"/w/jobs/1", b"/cwd/b/a.seb-1.o", b"/cwd/b/a.o", b"/cwd/b/a.o.d", b"1"]
+    fields = [b"run", b"/w/jobs/1", b"/cwd/b/a.seb-1.o", b"/cwd/b/a.o", b"/cwd/b/a.o.d", b"1", b""]
     command = [b"nvcc", b"-MD", b"-MF", b"b/a.o.d", b"-c", b"a.cu", b"-o", b"b/a.seb-1.o", b"-MT", b"b/a.o"]
     assert build.sent == [(1, fields + command)]
 
@@ -88,14 +135,14 @@ def test_a_run_says_where_and_what() -> None:
 def test_bytes_that_are_no_text_come_back_as_they_were() -> None:
     build = Build()
     build.ask(1, b"g++", b"-c", b"\xff.cpp", b"-DX=\xfe")
-    assert build.sent[0][1][6:] == [b"g++", b"-c", b"\xff.cpp", b"-DX=\xfe"]
+    assert build.sent[0][1][7:] == [b"g++", b"-c", b"\xff.cpp", b"-DX=\xfe"]
 
 
 @pytest.mark.parametrize("launcher", [[], [b"ccache"]])
 def test_a_shim_is_replaced_by_what_it_stands_for(launcher: list[bytes]) -> None:
     build = Build()
     build.ask(1, *launcher, b"/shim/nvcc", b"-c", b"a.cu")
-    assert build.sent[0][1][6:] == [*launcher, b"/cuda/nvcc", b"-c", b"a.cu"]
+    assert build.sent[0][1][7:] == [*launcher, b"/cuda/nvcc", b"-c", b"a.cu"]
 
 
 def test_a_question_passes() -> None:
@@ -106,31 +153,114 @@ def test_a_question_passes() -> None:
     assert not build.gone(2) and not build.broker.stop_reason
 
 
-def test_killed_for_memory_means_again_alone_and_the_second_time_it_fails() -> None:
-    build = Build(jobs=3)
+def test_longest_first_when_they_are_known() -> None:
+    probe = Build(jobs=1)
+    for number in (1, 2, 3, 4):
+        probe.ask(number)
+    seconds = {1: 10.0, 2: 5.0, 3: 40.0, 4: 20.0}
+    entries = {number: probe.broker.jobs[number].features.entry for number in seconds}
+    history = {entries[number]: Curve(seconds[number], (GIB,) * 16) for number in seconds}
+    build = Build(jobs=1, history=history)
     for number in (1, 2, 3, 4):
         build.ask(number)
+    for number in (1, 3, 4):
+        build.done(number)
+        build.gone(number)
+    assert [number for number, word in build.heard() if word == b"run"] == [1, 3, 4, 2]
+
+
+def test_who_holds_what_is_not_there_is_killed_and_run_again_and_ninja_sees_nothing() -> None:
+    build = Build(jobs=3)
+    build.ask(1)
+    build.ask(2)
+    for number in (1, 2):
+        build.say(number, b"started", b"%d" % (70 + number))
     build.heard()
-    build.done(1, 1 << 8, KILLED, SHORT)
-    assert build.heard() == []  # neither itself nor 4: it waits until nothing runs
+    build.observe({1: 30.0, 2: 30.0}, free=1.0)
+    assert build.doomed() == [2]  # never the eldest
+    build.observe({1: 30.0, 2: 30.0}, free=1.0)
+    assert build.doomed() == []  # it is dying
+    build.done(2, 9, seen=sight(31.0))
+    assert build.heard() == [] and states(build) == {1: "running", 2: "waiting"}
+    assert build.events[-1].outcome == "memory" and build.events[-1].peak == 30 * GIB
+    build.done(1, seen=sight(62.0))
+    assert build.heard() == [(1, b"0"), (2, b"run")]
     build.done(2)
-    assert not build.gone(2) and build.heard() == [(2, b"0")]
-    build.done(3)
-    assert build.heard() == [(3, b"0"), (1, b"run")]  # before the fourth
-    assert not build.gone(3)
-    build.done(1, 1 << 8, KILLED, SHORT)
-    assert build.broker.failure == Failure(
-        "1.cpp", 1, "g++: fatal error: Killed signal terminated program cc1plus", True
-    )
-    assert build.heard() == [(1, b"1")]
-    assert [event.outcome for event in build.events] == ["memory", "compiled", "compiled", "memory"]
+    assert build.heard() == [(2, b"0")]
+    assert not build.broker.stop_reason and build.broker.failure is None
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [(9, b""), (1 << 8, KILLED), (255 << 8, b"nvcc: Killed\n"), (1 << 8, b"")]
+)
+def test_however_a_killed_compilers_parent_says_it(status: int, said: bytes) -> None:
+    build = Build(jobs=2)
+    build.ask(1)
+    build.ask(2)
+    build.observe({1: 30.0, 2: 30.0}, free=1.0)
+    build.done(2, status, said)
+    assert states(build)[2] == "waiting" and not build.broker.stop_reason and build.broker.failure is None
+
+
+def test_a_compiler_that_made_it_before_it_was_killed_has_compiled() -> None:
+    build = Build(jobs=2)
+    build.ask(1)
+    build.ask(2)
+    build.observe({1: 30.0, 2: 30.0}, free=1.0)
+    build.done(2)
+    assert build.events[-1].outcome == "compiled" and build.heard()[-1] == (2, b"0")
+
+
+def test_a_compiler_that_starts_after_it_was_to_be_killed_is_killed_then() -> None:
+    build = Build(jobs=2)
+    build.ask(1)
+    build.ask(2)
+    build.observe({1: 30.0, 2: 0.0}, free=1.0)
+    assert build.doomed() == [2]  # its J has not started a compiler yet, so this finds none
+    build.say(2, b"started", b"77", seen=sight(1.0))
+    assert build.doomed() == [2]
+
+
+def test_memory_is_guarded_while_winding_down() -> None:
+    build = Build(jobs=3)
+    for number in (1, 2, 3):
+        build.ask(number)
+    build.done(1, 1 << 8, ERROR)
+    build.observe({2: 30.0, 3: 30.0}, free=1.0)
+    assert build.doomed() == [3]
+    build.heard()
+    build.done(3, 9)
+    assert build.heard() == [] and states(build)[3] == "waiting"
+    build.done(2)
+    assert build.heard() == [(2, b"0")]
+
+
+def test_killed_by_the_kernel_means_again_and_alone_and_twice_is_a_failure() -> None:
+    build = Build(jobs=2)
+    build.ask(1)
+    build.ask(2)
+    build.heard()
+    build.done(1, 1 << 8, KILLED, sight(60, kills=1))  # beside another: that is no reason to give up
+    assert states(build)[1] == "waiting"
+    build.done(2, seen=sight(60, kills=1))
+    build.gone(2)
+    assert build.heard() == [(2, b"0"), (1, b"run")]
+    build.observe({1: 5.5}, free=50)
+    build.done(1, 9, seen=sight(60, kills=2))
+    assert build.heard() == [(1, b"run")]  # the first time alone
+    build.done(1, 9, seen=sight(60, kills=3))
+    assert build.heard() == [(1, b"137")]
+    failure = build.broker.failure
+    assert failure and failure.memory and (failure.source, failure.code) == ("1.cpp", 137)
+    assert "nothing else of this build ran (it held 5.5 GiB of 64.0)" in failure.error
+    assert [event.outcome for event in build.events] == ["memory", "compiled", "memory", "memory"]
     assert not build.broker.stop_reason
 
 
 def test_killed_for_memory_and_well_the_second_time() -> None:
     build = Build()
     build.ask(1)
-    build.broker.receive(1, 1, [b"done", b"9", b"0", b"0", b""], 5.0, Evidence(1, False))  # the kernel has counted
+    build.done(1, 9, seen=sight(kills=1))
     assert build.heard() == [(1, b"run"), (1, b"run")]
     build.done(1)
     assert build.heard() == [(1, b"0")] and build.broker.failure is None
@@ -138,9 +268,95 @@ def test_killed_for_memory_and_well_the_second_time() -> None:
 
 def test_an_oom_kill_before_a_run_does_not_explain_its_end() -> None:
     build = Build()
-    build.broker.receive(1, 1, [b"job", b"/", b"", b"", b"g++", b"-c", b"a.cpp"], 1.0, Evidence(7, False))
-    build.done(1, 9, evidence=Evidence(7, False))
+    build.ask(1, b"g++", b"-c", b"a.cpp", seen=sight(kills=7))
+    build.done(1, 9, seen=sight(kills=7))
     assert build.broker.stop_reason == "the compiler of a.cpp was killed by signal 9"
+
+
+def test_a_compile_error_is_one_also_while_memory_is_low() -> None:
+    build = Build()
+    build.ask(1)
+    build.done(1, 1 << 8, ERROR, SHORT)
+    assert build.events[-1].outcome == "failed"
+    assert build.broker.failure == Failure("1.cpp", 1, "a.cpp:1:5: error: expected unqualified-id")
+
+
+@pytest.mark.parametrize("said", [b"", b"Killed by an angry test\n"])
+def test_a_compiler_that_exits_with_137_by_itself_has_failed(said: bytes) -> None:
+    build = Build()
+    build.ask(1)
+    build.done(1, 137 << 8, said)
+    assert build.events[-1].outcome == "failed" and not build.broker.stop_reason
+    assert build.broker.failure == Failure("1.cpp", 137, "")
+
+
+def test_an_explicit_number_is_kept_to_and_memory_minded_all_the_same() -> None:
+    def many(build: Build) -> Build:
+        for number in range(1, 60):
+            build.ask(number, b"nvcc", b"-c", b"a.cu")
+        return build
+
+    guarded = many(Build(jobs=128, cpus=128))
+    assert len(guarded.broker.running()) == 20  # 3 GiB each, of 60
+    assert guarded.broker.held == "it needs up to 3.0 GiB"
+    assert len(many(Build(jobs=7, cpus=128)).broker.running()) == 7
+    build = many(Build(jobs=128, cpus=128, guard=False))
+    assert len(build.broker.running()) == 59
+    build.observe({1: 1.0, 2: 1.0}, free=0.1)
+    assert build.doomed() == []
+
+
+FOUR = b"-gencode=arch=compute_%d,code=sm_%d"
+ARCHS = tuple(FOUR % (arch, arch) for arch in (80, 90, 100, 120))
+
+
+@pytest.mark.parametrize(
+    ("words", "append", "expected"),
+    [
+        ((b"--threads", b"4"), b"", b"[] nvcc -c a.cu --threads 2"),
+        ((), b"--threads 4", b"[--threads 2] nvcc -c a.cu"),
+        ((b"-t8",), b"-O1 -t=4", b"[-O1 -t=2] nvcc -c a.cu -t8"),
+    ],
+)
+def test_threads_are_cut_to_what_fits(words: tuple[bytes, ...], append: bytes, expected: bytes) -> None:
+    build = Build(jobs=8, cpus=8)
+    build.observe({}, free=11)  # less a reserve of 4
+    build.ask(1, b"nvcc", b"-c", b"a.cu", *words, *ARCHS, append=append, seen=sight(11))
+    assert build.ran() == [b" ".join([expected, *ARCHS])]
+
+
+@pytest.mark.parametrize(
+    ("words", "append", "expected"),
+    [
+        ((), b"", b"[] nvcc -c a.cu %s --threads 4"),
+        ((), b"-O1", b"[-O1] nvcc -c a.cu %s --threads 4"),
+        ((b"--threads=2",), b"", b"[] nvcc -c a.cu --threads=4 %s"),
+        ((), b"-t 2", b"[-t 4] nvcc -c a.cu %s"),
+    ],
+)
+def test_threads_are_raised_when_cpus_are_idle(words: tuple[bytes, ...], append: bytes, expected: bytes) -> None:
+    build = Build(jobs=8, cpus=8, free_threads=True)
+    build.ask(1, b"nvcc", b"-c", b"a.cu", *words, *ARCHS, append=append)
+    assert build.ran() == [expected % b" ".join(ARCHS)]
+    assert build.broker.jobs[1].threads == 4
+
+
+def test_threads_that_somebody_has_said_are_not_raised() -> None:
+    build = Build(jobs=8, cpus=8, free_threads=False)
+    build.ask(1, b"nvcc", b"-c", b"a.cu", b"--threads", b"2", *ARCHS)
+    assert build.ran() == [b" ".join([b"[] nvcc -c a.cu --threads 2", *ARCHS])]
+
+
+def test_a_run_that_was_watched_leaves_a_curve() -> None:
+    build = Build()
+    build.ask(1)
+    for held in (0.5, 2.0, 1.0):
+        build.observe({1: held}, free=60)
+    build.say(1, b"done", b"0", b"1024", b"4.0", b"")
+    event = build.events[0]
+    assert (event.alone, event.peak) == (4.0, 2 * GIB)
+    assert len(event.curve) == 16 and max(event.curve) == 2 * GIB and event.curve[-1] == GIB
+    assert event.entry.startswith("project\tg++\t1.cpp\t") and event.entry.endswith(":1")
 
 
 def test_the_first_failure_winds_down_and_speaks_last() -> None:
@@ -195,7 +411,7 @@ def test_a_memory_kill_while_winding_down_is_not_run_again() -> None:
     build.done(1, 1 << 8, ERROR)
     build.heard()
     build.done(2, 1 << 8, KILLED, SHORT)
-    assert build.heard() == [(1, b"1")]
+    assert build.heard() == [(1, b"1")] and states(build)[2] == "waiting"
 
 
 def test_without_ninja_a_failure_is_told_at_once_and_the_rest_goes_on() -> None:

@@ -6,7 +6,14 @@ import shlex
 
 import pytest
 
-from safe_ext_build.schedule.command import CompileJob, device_archs, is_compiler, parse, with_temporary_output
+from safe_ext_build.schedule.command import (
+    CompileJob,
+    device_archs,
+    is_compiler,
+    parse,
+    with_temporary_output,
+    with_threads,
+)
 
 TORCH_CXX = (
     "c++ -MMD -MF build/temp/csrc/op.o.d -fno-strict-overflow -Wsign-compare -DNDEBUG -g -O3 -Wall -fPIC "
@@ -43,22 +50,22 @@ def job(line: str, prepend: str = "", append: str = "") -> CompileJob:
 @pytest.mark.parametrize(
     ("line", "cuda", "source", "output", "depfile", "archs", "threads"),
     [
-        (TORCH_CXX, False, "/src/csrc/op.cpp", "build/temp/csrc/op.o", "build/temp/csrc/op.o.d", 1, 1),
+        (TORCH_CXX, False, "/src/csrc/op.cpp", "build/temp/csrc/op.o", "build/temp/csrc/op.o.d", 0, 1),
         (TORCH_CUDA, True, "/src/csrc/op.cu", "build/temp/csrc/op.o", "build/temp/csrc/op.o.d", 2, 1),
         (FLASH, True, "/s/flash_fwd.cu", "/b/flash_fwd.o", "/b/flash_fwd.o.d", 4, 4),
-        (CMAKE, False, "/s/a.cpp", "CMakeFiles/x.dir/a.cpp.o", "CMakeFiles/x.dir/a.cpp.o.d", 1, 1),
+        (CMAKE, False, "/s/a.cpp", "CMakeFiles/x.dir/a.cpp.o", "CMakeFiles/x.dir/a.cpp.o.d", 0, 1),
         ("ccache " + FLASH, True, "/s/flash_fwd.cu", "/b/flash_fwd.o", "/b/flash_fwd.o.d", 4, 4),
-        ("/usr/bin/sccache g++ -c a.cc -o a.o", False, "a.cc", "a.o", "", 1, 1),
+        ("/usr/bin/sccache g++ -c a.cc -o a.o", False, "a.cc", "a.o", "", 0, 1),
         ("nvcc -c a.cu --output-file=a.o -t=8 -arch=all", True, "a.cu", "a.o", "", 12, 8),
-        ("nvcc -dc a.cu --output-file a.o -t3", True, "a.cu", "a.o", "", 1, 3),
-        ("nvcc -c a.cu -o=a.o -t 3", True, "a.cu", "a.o", "", 1, 3),
-        ("gcc -c a.c -o/tmp/a.o", False, "a.c", "/tmp/a.o", "", 1, 1),
-        ("g++ -include pre.cpp -c a.cpp -o a.o", False, "a.cpp", "a.o", "", 1, 1),
-        ("nvcc -Xcompiler -E -c a.cu -o a.o", True, "a.cu", "a.o", "", 1, 1),
-        ("g++ -MMD -MF /dev/null -c a.cpp -o a.o", False, "a.cpp", "a.o", "", 1, 1),
-        ("g++ -MF stale.d -c a.cpp -o a.o", False, "a.cpp", "a.o", "", 1, 1),
-        ("g++ -c a.cpp -o /dev/null", False, "a.cpp", "", "", 1, 1),
-        ("g++ -x c++ -c - -o out.o", False, "", "out.o", "", 1, 1),
+        ("nvcc -dc a.cu --output-file a.o -t3", True, "a.cu", "a.o", "", 0, 3),
+        ("nvcc -c a.cu -o=a.o -t 3", True, "a.cu", "a.o", "", 0, 3),
+        ("gcc -c a.c -o/tmp/a.o", False, "a.c", "/tmp/a.o", "", 0, 1),
+        ("g++ -include pre.cpp -c a.cpp -o a.o", False, "a.cpp", "a.o", "", 0, 1),
+        ("nvcc -Xcompiler -E -c a.cu -o a.o", True, "a.cu", "a.o", "", 0, 1),
+        ("g++ -MMD -MF /dev/null -c a.cpp -o a.o", False, "a.cpp", "a.o", "", 0, 1),
+        ("g++ -MF stale.d -c a.cpp -o a.o", False, "a.cpp", "a.o", "", 0, 1),
+        ("g++ -c a.cpp -o /dev/null", False, "a.cpp", "", "", 0, 1),
+        ("g++ -x c++ -c - -o out.o", False, "", "out.o", "", 0, 1),
     ],
 )
 def test_a_compile_is_read(
@@ -66,7 +73,7 @@ def test_a_compile_is_read(
 ) -> None:
     found = job(line)
     assert (found.cuda, found.source, found.output, found.depfile) == (cuda, source, output, depfile)
-    assert (found.archs, found.threads) == (archs, threads)
+    assert (len(found.archs), found.threads) == (archs, threads)
 
 
 @pytest.mark.parametrize(
@@ -135,13 +142,14 @@ def test_the_last_value_of_threads_holds(prepend: str, line: str, append: str, t
 
 def test_threads_of_zero_are_the_machines_cpus() -> None:
     parsed = parse(["nvcc", "-c", "a.cu", "--threads=0", "-arch=all-major"], cpus=16)
-    assert parsed is not None and (parsed.threads, parsed.archs, parsed.weight) == (16, 6, 6)
+    assert parsed is not None and (parsed.threads, len(parsed.archs), parsed.weight) == (16, 6, 6)
 
 
 @pytest.mark.parametrize(("threads", "archs", "weight"), [(4, 1, 1), (1, 6, 1), (4, 2, 2), (2, 6, 2)])
 def test_weight_is_what_runs_at_once(threads: int, archs: int, weight: int) -> None:
-    assert CompileJob((), True, True, "", "", "", archs, threads).weight == weight
-    assert CompileJob((), False, True, "", "", "", archs, threads).weight == 1
+    names = tuple(map(str, range(archs)))
+    assert CompileJob((), True, True, "", "", "", names, threads).weight == weight
+    assert CompileJob((), False, True, "", "", "", names, threads).weight == 1
 
 
 @pytest.mark.parametrize(
@@ -230,3 +238,41 @@ def test_a_name_as_long_as_may_be_stays_within_the_limit() -> None:
 )
 def test_is_compiler(program: str, expected: bool) -> None:
     assert is_compiler(program) is expected
+
+
+@pytest.mark.parametrize(
+    ("line", "append", "threads", "expected", "expected_append"),
+    [
+        # As asked: nothing changes.
+        ("nvcc -c a.cu --threads 4", "", 4, "nvcc -c a.cu --threads 4", ""),
+        ("nvcc -c a.cu", "", 1, "nvcc -c a.cu", ""),
+        ("nvcc -c a.cu --threads 4", "--threads 2", 2, "nvcc -c a.cu --threads 4", "--threads 2"),
+        # In the command, in every spelling.
+        ("nvcc -c a.cu --threads 4 -O3", "", 2, "nvcc -c a.cu --threads 2 -O3", ""),
+        ("nvcc -c a.cu --threads=4", "", 2, "nvcc -c a.cu --threads=2", ""),
+        ("nvcc -t 4 -c a.cu", "", 1, "nvcc -t 1 -c a.cu", ""),
+        ("nvcc -t=4 -c a.cu", "", 1, "nvcc -t=1 -c a.cu", ""),
+        ("nvcc -t16 -c a.cu", "-O1", 3, "nvcc -t3 -c a.cu", "-O1"),
+        ("ccache nvcc -c a.cu --threads 4", "", 2, "ccache nvcc -c a.cu --threads 2", ""),
+        # Of two the last one counts.
+        ("nvcc -t 8 -c a.cu --threads 4", "", 2, "nvcc -t 8 -c a.cu --threads 2", ""),
+        # What stands in NVCC_APPEND_FLAGS is the last of all; what else is there stays as it is written.
+        ("nvcc -c a.cu", "--threads 4", 2, "nvcc -c a.cu", "--threads 2"),
+        ("nvcc -c a.cu --threads 8", " -O1  -t=4 -g", 2, "nvcc -c a.cu --threads 8", " -O1  -t=2 -g"),
+        ("nvcc -c a.cu", "-DX=[1] -t4 -DY='b'", 3, "nvcc -c a.cu", "-DX=[1] -t3 -DY='b'"),
+        ("nvcc -c a.cu", "--threads 1 --threads 4", 2, "nvcc -c a.cu", "--threads 1 --threads 2"),
+        # Nowhere.
+        ("nvcc -c a.cu", "", 4, "nvcc -c a.cu --threads 4", ""),
+        ("nvcc -c a.cu", "-O1", 4, "nvcc -c a.cu --threads 4", "-O1"),
+        # None of our business.
+        ("g++ -c a.cpp", "--threads 4", 2, "g++ -c a.cpp", "--threads 4"),
+    ],
+)
+def test_threads_are_set_where_they_count(
+    line: str, append: str, threads: int, expected: str, expected_append: str
+) -> None:
+    parsed = job(line, append=append)
+    found = with_threads(parsed, list(parsed.command), append, threads)
+    assert found == (shlex.split(expected), expected_append)
+    if parsed.cuda:
+        assert job(shlex.join(found[0]), append=found[1]).threads == threads

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from safe_ext_build.events import Event, read
 
-EVENT = Event("job", 1.5, "a\udcff\n.cu", "compiled", 0.5, 2.0, 3.25, 1 << 30, 4, 2)
+EVENT = Event("job", 1.5, "a\udcff\n.cu", "compiled", 0.5, 2.0, 3.25, 1 << 30, 4, 2, "a\t.cu:2", 1.5, (1, 2))
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -24,6 +24,8 @@ def test_damaged_lines_are_left_out(tmp_path: Path) -> None:
         "",
         line.replace("}", ', "more": 1}').strip(),
         line[:40],
+        line.replace("[1, 2]", "3").strip(),
+        line.replace('"curve"', '"curves"').strip(),
     ]
     (tmp_path / "events").write_bytes((line + "\n".join(damage)).encode() + b"\xff\xfe")
     assert list(read(tmp_path / "events")) == [EVENT]

@@ -49,9 +49,17 @@ class Bench:
         assert fields is not None and fields[0] == b"job"
         return connection, fields
 
-    def run(self, connection: Connection, *command: str, out: str = "", final: str = "", dep: str = "") -> None:
+    def run(
+        self,
+        connection: Connection,
+        *command: str,
+        out: str = "",
+        final: str = "",
+        dep: str = "",
+        append: str = "",
+    ) -> None:
         paths = [str(self.place / name) if name else "" for name in (out, final, dep)]
-        words = [str(self.directory), *paths, "1", *command]
+        words = [str(self.directory), *paths, "1", append, *command]
         connection.send(b"run", *map(os.fsencode, words))
 
     def close(self) -> None:
@@ -239,9 +247,25 @@ def test_the_order_of_both_streams_is_kept_when_they_are_one(bench: Bench) -> No
     assert fields[4] == out
 
 
-def test_the_report_is_the_tail_of_what_was_said(bench: Bench) -> None:
-    _, _, _, fields = finish(bench, *sh("yes | head -c 20000; printf 'x\\0y'; exit 1"))
-    assert len(fields) == 5 and len(fields[4]) == job_module.TAIL and fields[4].endswith(b"x?y")
+@pytest.mark.parametrize("between", [0, 1, 100, 2 * job_module.EXCERPT - 10, 100_000])
+def test_the_report_is_the_beginning_and_the_end_of_what_was_said(bench: Bench, between: int) -> None:
+    said = b"a\0b: error\n" + b"m" * between + b"end"
+    (bench.place / "data").write_bytes(said)
+    _, _, _, fields = finish(bench, *sh("cat data; exit 1"))
+    size = job_module.EXCERPT
+    expected = said if len(said) <= 2 * size else said[:size] + said[-size:]
+    assert len(fields) == 5 and fields[4] == expected.replace(b"\0", b"?")
+
+
+def test_the_compiler_gets_the_append_flags_that_the_supervisor_says(bench: Bench) -> None:
+    flags = {"NVCC_APPEND_FLAGS": "-O1"}
+    for append, seen in (("", b"-O1\n"), ("-O1 --threads 2", b"-O1 --threads 2\n")):
+        process = bench.start("compiler", merged=True, environ=flags)
+        connection, _ = bench.asked()
+        bench.run(connection, *sh("echo $NVCC_APPEND_FLAGS"), append=append)
+        assert connection.receive() and connection.receive()
+        connection.send(b"end", b"0")
+        assert process.communicate(timeout=10)[0] == seen
 
 
 def test_a_terminal_that_somebody_made_non_blocking_gets_everything(bench: Bench) -> None:

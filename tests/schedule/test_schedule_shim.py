@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -21,8 +22,8 @@ import pytest
 from schedule_server import Connection, Server
 
 from safe_ext_build.schedule import job as job_module
-from safe_ext_build.schedule.broker import Broker, Evidence
-from safe_ext_build.schedule.policy import Limits
+from safe_ext_build.schedule.broker import Broker, Naming, Sight
+from safe_ext_build.schedule.policy import Limits, Memory
 from safe_ext_build.schedule.shim import Arguments, Config, parallelism, parse_arguments, source_cost
 from safe_ext_build.supervise.hook import python_command
 from safe_ext_build.supervise.shims import real_ninja
@@ -84,8 +85,11 @@ def test_device_code_costs_more_and_more_source_costs_more(tmp_path: Path) -> No
     assert costs == sorted(costs, reverse=True)
 
 
+PLENTY = Sight(Memory(available=1 << 60, reserve=0, floor=0, total=1 << 60), oom_kills=0, low=False)
+
+
 class Supervisor:
-    """The real broker behind a real socket, in a thread. No evidence of memory, and no teardown."""
+    """The real broker behind a real socket, in a thread. Memory without end, and no teardown."""
 
     def __init__(self, path: Path, slots: int) -> None:
         self.server = Server(path)
@@ -94,7 +98,10 @@ class Supervisor:
         self.sources: list[str] = []
         self.ended: list[bytes] = []
         self.most = 0
-        self.broker = Broker(Limits(slots, 64), str(path.parent / "jobs"), {}, self._send, lambda event: None)
+        naming = Naming({}, "project", "/", {}, free_threads=False)
+        self.broker = Broker(
+            Limits(slots, 64), naming, str(path.parent / "jobs"), {}, self._send, lambda event: None
+        )
         self.closing = threading.Event()
         self.thread = threading.Thread(target=self._serve)
         self.thread.start()
@@ -111,6 +118,7 @@ class Supervisor:
             ready, _, _ = select.select([self.server.socket.fileno(), *self.open], [], [], 0.01)
             for item in ready:
                 self._attend(item)
+                self.broker.step(time.monotonic(), PLENTY)
             if self.broker.stop_reason:  # here the real one tears down
                 for connection in self.open.values():
                     connection.client.shutdown(socket.SHUT_RDWR)
@@ -127,9 +135,9 @@ class Supervisor:
         fields = self.open[item].receive()
         if fields:
             self.ended += fields[1:] if fields[0] == b"ninja-done" else []
-            self.broker.receive(item, self.open[item].pid, fields, 0.0, Evidence(0, False))
+            self.broker.receive(item, self.open[item].pid, fields, time.monotonic(), PLENTY)
         else:
-            self.broker.gone(item, 0.0, Evidence(0, False))
+            self.broker.gone(item)
             self.open.pop(item).close()
 
     def close(self) -> None:
