@@ -41,9 +41,9 @@ def run(task: Task, settings: Settings) -> Any:
 def _run(task: Task, settings: Settings) -> Any:
     # A project without a setup script has no code that could ask for torch.
     has_code = Path("setup.py").is_file()
-    torch = find.find_torch(settings, os.getppid(), os.environ) if has_code else find.no_torch()
-    cuda = _find_cuda(task, settings, torch)
-    planned = plan.make(settings, cuda, torch.source.line, read_machine())
+    torch = find.find_torch(settings, os.getppid(), os.environ) if has_code else None
+    cuda = _find_cuda(task, settings, torch) if torch else None
+    planned = plan.make(settings, cuda, _torch_line(torch), read_machine())
     if task.compiles and has_code:
         for line in planned.lines:
             ui.say(line)
@@ -52,6 +52,20 @@ def _run(task: Task, settings: Settings) -> Any:
     except BuildFailed as error:
         error.hint = error.hint or _afterthought(torch, cuda)
         raise
+
+
+def _torch_line(torch: Torch | None) -> str:
+    """Which torch, and why; that there is none is worth saying only to who has asked for it."""
+    if torch is None or (torch.source.kind == "none" and "torch" not in _setup_script()):
+        return ""
+    return torch.source.line
+
+
+def _setup_script() -> str:
+    try:
+        return Path("setup.py").read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _find_cuda(task: Task, settings: Settings, torch: Torch) -> Cuda | None:
@@ -66,7 +80,7 @@ def _find_cuda(task: Task, settings: Settings, torch: Torch) -> Cuda | None:
     return cuda
 
 
-def _execute(task: Task, settings: Settings, torch: Torch, cuda: Cuda | None, planned: BuildPlan) -> Any:
+def _execute(task: Task, settings: Settings, torch: Torch | None, cuda: Cuda | None, planned: BuildPlan) -> Any:
     if platform.system() != "Linux":
         return _in_process(task, planned)
     from . import staging
@@ -82,10 +96,10 @@ def _in_process(task: Task, planned: BuildPlan) -> Any:
     return getattr(build_meta, task.hook)(**task.arguments)
 
 
-def _afterthought(torch: Torch, cuda: Cuda | None) -> str:
+def _afterthought(torch: Torch | None, cuda: Cuda | None) -> str:
     """What may be behind a failure that did not explain itself."""
-    if torch.source.kind == "none":
-        return torch.source.line
-    if cuda is None and torch.facts and torch.facts.cuda:
+    if torch and torch.source.kind == "none":
+        return _torch_line(torch)
+    if cuda is None and torch and torch.facts and torch.facts.cuda:
         return NO_COMPILER
     return ""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .machine import Machine, reserve
-from .settings import Settings
-from .toolchain.find import Cuda
+
+if TYPE_CHECKING:
+    from .settings import Settings
+    from .toolchain.find import Cuda
 
 # What one compile is taken to need before anything is known of it. Measured: a source that includes
 # torch/extension.h costs nvcc 3 GB for each architecture that it compiles at a time, and cc1plus 1.2 GB.

@@ -25,7 +25,6 @@ from .supervise import hook, shims, workspace
 from .supervise.processes import ID_VARIABLE
 from .supervise.protocol import HISTORY
 from .supervise.workspace import Workspace
-from .toolchain import borrow
 from .toolchain.find import Cuda, Torch
 from .toolchain.fingerprint import fingerprint, host_compiler
 
@@ -39,7 +38,7 @@ class Scene:
     hook: str
     arguments: dict[str, Any]
     settings: Settings
-    torch: Torch
+    torch: Torch | None
     cuda: Cuda | None
     plan: BuildPlan
 
@@ -79,7 +78,9 @@ def _stage(scene: Scene, place: Workspace, project: str) -> hook.Build:
         moved[str(home)] = str(scene.cuda.home)
     shims.write_job(place)
     shims.write_ninja(place, _ninja_config(scene, place, moved))
-    if scene.torch.source.borrowed:
+    if scene.torch and scene.torch.source.borrowed:
+        from .toolchain import borrow
+
         borrow.write_config(scene.torch.source.borrowed, place.path / "borrowed")
         borrow.install_site(place.shims / "site")
         environ = borrow.environment(place.shims / "site", place.path / "borrowed", environ)
@@ -108,7 +109,8 @@ def _naming(scene: Scene, project: str, real: dict[str, str]) -> Naming:
 def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str]) -> Config:
     project, cache = Path.cwd(), workspace.cache_root(dict(os.environ))
     mark = fingerprint(scene.torch, scene.cuda, os.environ)
-    prefixes = {f"SEB_ENV{number}": str(path) for number, path in enumerate(scene.torch.volatile)}
+    volatile = scene.torch.volatile if scene.torch else ()
+    prefixes = {f"SEB_ENV{number}": str(path) for number, path in enumerate(volatile)}
     if sys.exec_prefix != sys.base_exec_prefix:
         # setuptools adds a virtual environment's headers: pip's own, or those of a build environment.
         prefixes["SEB_INCLUDE"] = f"{sys.exec_prefix}/include"

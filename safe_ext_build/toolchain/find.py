@@ -7,11 +7,14 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..settings import Settings
-from . import archs, borrow, compose, cuda, rank, target
-from .borrow import TorchSource
-from .torch import TorchFacts, read_torch
+from . import target
+
+if TYPE_CHECKING:
+    from ..settings import Settings
+    from .borrow import TorchSource
+    from .torch import TorchFacts
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,9 @@ class Cuda:
 
 def find_torch(settings: Settings, parent: int, environ: Mapping[str, str]) -> Torch:
     """Find the torch to build against; `parent` is the process id of the frontend."""
+    from . import borrow
+    from .torch import read_torch
+
     own = target.own()
     found, why = target.find_target(parent, environ, own)
     source = borrow.decide(own, found, settings.torch.match, why)
@@ -73,6 +79,8 @@ def find_cuda(settings: Settings, torch: Torch, environ: Mapping[str, str], cach
     facts = torch.facts
     if facts is None or facts.cuda is None:
         return None
+    from . import archs, compose, cuda, rank
+
     sites = [*map(Path, torch.own.path), facts.package.parent]
     source = settings.source("cuda.home")
     found = cuda.discover(settings.cuda.home, source, environ, site_dirs=sites)
@@ -86,7 +94,3 @@ def find_cuda(settings: Settings, torch: Torch, environ: Mapping[str, str], cach
     home = compose.complete(choice.toolkit, facts, cache, volatile=torch.volatile)
     return Cuda(home, choice.toolkit.build, listed, (*found.lines, choice.line, *lines))
 
-
-def no_torch() -> Torch:
-    """For a project that has no code of its own to run: nothing is looked for."""
-    return Torch(TorchSource("none", None, ""), target.own())

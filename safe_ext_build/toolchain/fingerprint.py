@@ -12,7 +12,7 @@ from .. import __version__
 from .find import Cuda, Torch
 
 
-def fingerprint(torch: Torch, cuda: Cuda | None, environ: Mapping[str, str]) -> str:
+def fingerprint(torch: Torch | None, cuda: Cuda | None, environ: Mapping[str, str]) -> str:
     """A digest of torch, toolkit, host compiler, Python and ourselves; another one means: compile again."""
     text = "\0".join(_parts(torch, cuda, environ))
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
@@ -23,10 +23,10 @@ def host_compiler(environ: Mapping[str, str]) -> str:
     return hashlib.sha256(_program(environ, "CXX", "c++").encode(errors="surrogateescape")).hexdigest()[:12]
 
 
-def _parts(torch: Torch, cuda: Cuda | None, environ: Mapping[str, str]) -> Iterator[str]:
+def _parts(torch: Torch | None, cuda: Cuda | None, environ: Mapping[str, str]) -> Iterator[str]:
     yield __version__
     yield str(sysconfig.get_config_var("SOABI"))
-    if torch.facts:
+    if torch and torch.facts:
         yield _content(torch.facts.package / "version.py")
     for tool in ("bin/nvcc", "nvvm/bin/cicc", "bin/ptxas", "bin/cudafe++") if cuda else ():
         assert cuda is not None

@@ -63,8 +63,12 @@ static int compile(const struct plan *plan) { /* the inner compiler: holds its m
   size_t size = (size_t)plan->mib << 20;
   char *memory = malloc(size + 1);
   if (!memory) return 1;
-  memset(memory, 1, size);
-  usleep((useconds_t)(plan->seconds * 1e6));
+  for (int step = 0; step < 16; step++) { /* it grows for half of its life, as compilers do */
+    memset(memory + size / 16 * step, 1, size / 16);
+    usleep((useconds_t)(plan->seconds * 1e6 / 32));
+  }
+  __asm__ volatile("" : : "r"(memory) : "memory"); /* or an optimizer leaves it all out */
+  usleep((useconds_t)(plan->seconds * 1e6 / 2));
   if (plan->die) raise(plan->die);
   return plan->fail;
 }
