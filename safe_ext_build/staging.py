@@ -38,13 +38,14 @@ class Scene:
 def run(scene: Scene) -> Any:
     """Run a hook in a supervised builder; returns its result. Raises SafeExtBuildError."""
     root = scene.settings.workspace.dir or workspace.default_root(dict(os.environ))
-    place = workspace.create(root, _shim_roots())
-    try:
-        result = hook.run(_stage(scene, place), place)
-        _summarize(place)
-        return result
-    finally:
-        place.remove()
+    with hook.Signals() as signals:
+        place = workspace.create(root, _shim_roots())
+        try:
+            result = hook.run(_stage(scene, place), place, signals)
+            _summarize(place)
+            return result
+        finally:
+            place.remove()
 
 
 def _shim_roots() -> list[Path]:

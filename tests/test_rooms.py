@@ -103,7 +103,18 @@ def test_imports_point_down(path: Path) -> None:
 
 
 def bare_modules() -> list[Path]:
-    return [path for path in modules() if dotted(path) in BARE or room(dotted(path)) in BARE]
+    """The bare modules, and all of ours that is imported together with them."""
+    paths = {dotted(path): path for path in modules()}
+    found: set[str] = set()
+    queue = [name for name in paths if name in BARE or room(name) in BARE]
+    while queue:
+        name = queue.pop()
+        if name in paths and name not in found:
+            found.add(name)
+            queue += [
+                there for other in imports(paths[name], deferred=False) if (there := inside(other)) is not None
+            ]
+    return [paths[name] for name in sorted(found)]
 
 
 @pytest.mark.parametrize("path", bare_modules(), ids=dotted)
@@ -113,8 +124,7 @@ def test_bare_modules_import_the_standard_library_only(path: Path) -> None:
         if there is None:
             assert name.partition(".")[0] in sys.stdlib_module_names, f"{dotted(path)} imports {name}"
         else:
-            allowed = {*BARE, "", "schedule", "supervise"}
-            assert there in allowed or room(there) in {"machine"}, f"{dotted(path)} imports {there}"
+            assert room(there) in {*BARE, "", "schedule", "supervise"}, f"{dotted(path)} imports {there}"
 
 
 def test_bare_modules_exist() -> None:

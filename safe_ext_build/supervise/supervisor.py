@@ -40,6 +40,7 @@ from .workspace import Workspace
 
 GRACE = 0.5
 SAMPLE = 0.5
+NUDGE = 0.2
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -70,6 +71,7 @@ class Supervisor:
         self.guard = 0
         self.guard_pipe = -1
         self.next_sample = 0.0
+        self.next_nudge = 0.0
 
     # Starting.
 
@@ -158,6 +160,8 @@ class Supervisor:
     def _timeout(self) -> float | None:
         if self.broker.ready_to_interrupt:
             return 0.01
+        if self._is_interrupted:
+            return NUDGE
         return SAMPLE if self.broker.running() else None
 
     def _step(self) -> None:
@@ -169,9 +173,25 @@ class Supervisor:
         if pid and self._is_collected(pid):
             # What the failed compile printed is out: nothing comes after it.
             self.broker.interrupt_ninja()
+            self.next_nudge = now + NUDGE
+        if self._is_interrupted and now >= self.next_nudge:
+            self.next_nudge = now + NUDGE
+            self._nudge_jobs()
         self._flag_failure()
         if self.broker.stop_reason:
             self._tear_down(self.broker.stop_reason)
+
+    @property
+    def _is_interrupted(self) -> bool:
+        return self.broker.interrupted and bool(self.broker.ninjas)
+
+    def _nudge_jobs(self) -> None:
+        """Interrupt the Js that an interrupted ninja waits for. It has done so, but a shell that has forked
+        and not yet executed its command swallows a SIGINT, and then both would wait for ever."""
+        waiting = {job.pid for job in self.broker.jobs.values()}
+        for process in self._tree():
+            if process.pid in waiting:
+                send(process, signal.SIGINT)
 
     def _is_collected(self, job: int) -> bool:
         """Whether ninja has waited for the process that it started for this J."""
