@@ -47,19 +47,21 @@ def run(scene: Scene) -> Any:
     """Run a hook in a supervised builder; returns its result. Raises SafeExtBuildError."""
     cache = workspace.cache_root(dict(os.environ))
     root = scene.settings.workspace.dir or workspace.default_root(dict(os.environ))
-    place = workspace.create(root, _shim_roots())
-    project = store.name(Path.cwd())
-    history = History(cache / "history.sqlite")
-    try:
-        known = history.lookup_all(scope(project))
-        (place.path / HISTORY).write_text(json.dumps({key: [c.seconds, *c.points] for key, c in known.items()}))
-        return hook.run(_stage(scene, place, project), place)
-    finally:
-        seen = list(events.read(place.path / "events.jsonl"))
-        place.remove()
-        if line := summarize(seen):
-            ui.say(line)
-        history.record((one.entry, Curve(one.alone, one.curve)) for one in seen if one.outcome == "compiled")
+    with hook.Signals() as signals:
+        place = workspace.create(root, _shim_roots())
+        project = store.name(Path.cwd())
+        history = History(cache / "history.sqlite")
+        try:
+            known = history.lookup_all(scope(project))
+            text = json.dumps({entry: [curve.seconds, *curve.points] for entry, curve in known.items()})
+            (place.path / HISTORY).write_text(text)
+            return hook.run(_stage(scene, place, project), place, signals)
+        finally:
+            seen = list(events.read(place.path / "events.jsonl"))
+            place.remove()
+            if line := summarize(seen):
+                ui.say(line)
+            history.record((one.entry, Curve(one.alone, one.curve)) for one in seen if one.outcome == "compiled")
 
 
 def _shim_roots() -> list[Path]:

@@ -1,7 +1,8 @@
 """Admits compiles, keeps their books, and decides what a compile's end means for the build.
 
 The broker lives in the supervisor and touches the world only through `send`: connections are opaque, time
-is passed in. What must be done to processes it leaves in `stop_reason`, `doomed` and `ready_to_interrupt`.
+is passed in. What must be done to processes it leaves in `stop_reason`, `doomed`, `paused`
+(True: stop it, False: let it go on) and `ready_to_interrupt`.
 Standard library only.
 """
 
@@ -122,6 +123,7 @@ class Broker:
         self.jobs: dict[Connection, Job] = {}
         self.ninjas: dict[Connection, int] = {}
         self.doomed: list[Job] = []
+        self.paused: list[tuple[Job, bool]] = []
         self.held = ""
         self.failure: Failure | None = None
         self.failed_job: Job | None = None
@@ -267,6 +269,8 @@ class Broker:
         for number, threads in decision.admit:
             self._start(by_id[number], threads, now, sight)
         self._kill(decision.kill)
+        self.paused += [(by_id[number], True) for number in decision.freeze if number in by_id]
+        self.paused += [(by_id[number], False) for number in decision.thaw if number in by_id]
 
     def _kill(self, numbers: list[int]) -> None:
         for job in self.running():

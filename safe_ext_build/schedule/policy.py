@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import log2
 from operator import add, sub
 
@@ -20,9 +20,17 @@ SMEAR_UNKNOWN = 0.35
 HOLD_SECONDS = 2.0  # a job that should have let go by now is given so long, and a share of its run
 HOLD_SHARE = 0.03
 SETTLE = 2.0  # seconds within which readings of usage and of free memory may disagree
-LOOK_AHEAD = 1.5  # seconds from a reading to the effect of what we do about it
+LOOK_AHEAD = 2.5  # seconds from a reading to the effect of what we do about it
 QUIET_AFTER_KILL = 4.0
+MOST_QUIET = 60.0
+FORGIVE = 60.0  # seconds without a kill, after which backing off starts anew
+FREEZE_AHEAD = 10.0
+FROZEN = "memory is short: compiles are held still until others let go"
 TICK = 0.5
+TRUST = 1.5
+ALONE = "a compile that was killed for memory three times runs alone"
+TREND = 8.0
+TREND_AHEAD = 10.0
 PRESSURE_CALM = 20.0
 LATE_ENOUGH = 0.8
 RISE = 1.5
@@ -91,6 +99,7 @@ class _Job:
     priority: float = 0.0
     cpu: float = 0.0  # CPU seconds that the forecast expects
     threads: int = 0
+    parallelism: float = 1.0
     started: float = 0.0
     spent: float = 0.0  # seconds of its own time: what it would have taken so far, alone on its CPUs
     ahead: float = 0.0  # by how many seconds it is ahead of its curve
@@ -101,8 +110,6 @@ class _Job:
     claim_from: int = 0
     anchor: float = 0.0
     generation: int = -1
-    dying: bool = False
-    frozen: bool = False
     group: _Key = ()
     shapes: dict[int, _Shape] = field(default_factory=dict)
 
@@ -110,6 +117,14 @@ class _Job:
     def position(self) -> float:
         """Where on its curve it is, in seconds."""
         return self.spent + self.ahead
+
+    def claim_at(self, bucket: int) -> int:
+        place = bucket - self.claim_from
+        return self.claim[place] if 0 <= place < len(self.claim) else 0
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        return self.alone, -self.priority
 
     @property
     def alone(self) -> bool:
@@ -122,6 +137,7 @@ class _Shape:
 
     claim: list[int]
     peak: int
+    peak_at: int  # bucket
     seconds: float
     generation: int
     width: float
@@ -158,6 +174,10 @@ class _Profile:
             del self.sums[: bucket - self.first]
             self.first = bucket
 
+    def at(self, bucket: int) -> int:
+        place = bucket - self.first
+        return self.sums[place] if 0 <= place < len(self.sums) else 0
+
     def ahead(self, bucket: int, count: int) -> list[int]:
         here = bucket - self.first
         return self.sums[here : here + count] if here >= 0 else self.sums[:count]
@@ -168,11 +188,14 @@ class Scheduler:
 
     The caller says what happens (`enqueue`, `started`, `observed`, `finished`, `killed`, `remove`), then asks
     `decide` and does it. What `decide` admits counts as running at once, what it kills as dying, so that
-    nothing is given away twice before the sensors see it. Times are seconds of one monotonic clock.
+    nothing is given away twice before the sensors see it. Times are seconds of one monotonic clock; `jitter` (0
+    to 1) should differ between builds, so that two of them do not back off, and come back, in step.
     """
 
-    def __init__(self, limits: Limits, forecaster: Forecaster) -> None:
+    def __init__(self, limits: Limits, forecaster: Forecaster, jitter: float = 0.0) -> None:
         self.limits = limits
+        self._jitter = jitter
+        self._quiet = QUIET_AFTER_KILL
         self.forecaster = forecaster
         self._jobs: dict[int, _Job] = {}
         self._running: dict[int, _Job] = {}
@@ -185,11 +208,16 @@ class Scheduler:
         self._running_cpu = 0.0
         self._fresh = True
         self._held = 0
-        self._budgets: list[tuple[float, int]] = []
-        self._free: list[tuple[float, int]] = []
+        self._readings: list[tuple[float, int, int]] = []  # when, budget, held
         self._freed: list[tuple[float, int]] = []
         self._quiet_until = float("-inf")
         self._refreshed = 0.0
+        self._dying: set[int] = set()
+        self._frozen: set[int] = set()
+        self._alone = 0
+        self._blocked = -1
+        self._overtaken = 0
+        self._unknown = 0
 
     # What happens.
 
@@ -232,8 +260,7 @@ class Scheduler:
             if not job.forecast.known:
                 self.forecaster.saw(id, job.features, job.spent, held)
             remaining += max(0.0, job.cpu - job.spent * job.threads)
-            place = here - job.claim_from
-            claimed = job.claim[place] if 0 <= place < len(job.claim) else 0
+            claimed = job.claim_at(here)
             late = abs(now - job.position - job.anchor)
             stale = not job.forecast.known and job.generation != generation
             if held < 0.6 * claimed and job.forecast.known and _let_go(job):
@@ -246,7 +273,7 @@ class Scheduler:
         """Forecasts of jobs without history follow what such jobs have done so far."""
         if now - self._refreshed > REFRESH + len(self._running) / 50:
             self._refreshed = now
-            if any(not job.forecast.known for job in self._running.values()):
+            if self._unknown:
                 self.forecaster.refresh(len(self._running))
 
     def finished(self, id: int, now: float, curve: Curve | None = None) -> None:
@@ -264,16 +291,24 @@ class Scheduler:
             return
         self._stop(job)
         self._freed.append((now, job.held))
-        self._quiet_until = max(self._quiet_until, now + QUIET_AFTER_KILL)
+        self._back_off(now)
         job.kills += 1
         job.boost *= BOOST
         reached = job.top / max(1, self._curve(job, job.asked).peak)
         job.boost *= max(1.0, reached)
         job.features = job.asked
-        job.threads, job.held, job.top, job.dying, job.frozen = 0, 0, 0, False, False
+        job.threads, job.held, job.top = 0, 0, 0
         job.spent = job.ahead = 0.0
         job.shapes.clear()
         self._wait(job)
+
+    def _back_off(self, now: float) -> None:
+        """Twice as long each time, as long as kills go on: somebody else may be growing into the same memory."""
+        if now > self._quiet_until + FORGIVE:
+            self._quiet = QUIET_AFTER_KILL
+        elif now > self._quiet_until:
+            self._quiet = min(MOST_QUIET, self._quiet * 2)
+        self._quiet_until = max(self._quiet_until, now + self._quiet * (1 + self._jitter))
 
     def remove(self, id: int) -> None:
         """A job is gone, whatever it was doing."""
@@ -298,6 +333,10 @@ class Scheduler:
 
     def _stop(self, job: _Job) -> None:
         del self._running[job.id]
+        self._dying.discard(job.id)
+        self._frozen.discard(job.id)
+        self._alone -= job.alone
+        self._unknown -= not job.forecast.known
         self._weight -= job.threads
         self.forecaster.ended(job.id, job.features, finished=False)
         self._profile.add(job.claim, job.claim_from, sub)
@@ -307,7 +346,7 @@ class Scheduler:
         if spent is None:
             job.spent = now - job.started
         elif job.id in spent:
-            job.spent = spent[job.id] / job.features.parallelism
+            job.spent = spent[job.id] / job.parallelism
 
     # What a job is expected to hold.
 
@@ -324,7 +363,8 @@ class Scheduler:
             self._widen(curve.seconds)
             width = self._profile.width
         claim = _claim(curve, 0.0, width, SMEAR if job.forecast.known else SMEAR_UNKNOWN)
-        shape = _Shape(claim, max(claim), curve.seconds, generation, width)
+        peak = max(claim)
+        shape = _Shape(claim, peak, claim.index(peak), curve.seconds, generation, width)
         job.shapes[threads] = shape
         return shape
 
@@ -381,27 +421,34 @@ class Scheduler:
         if not guard:
             return self._admissions(now, None, "")
         budget = self._budget(now, memory)
-        if kill := self._relief(now, memory):
-            return Decision(kill=kill, held="memory is short: a compile is stopped, and run again later")
-        return self._admissions(now, budget, self._closed(now, memory))
+        kill, freeze = self._relief(now, memory)
+        if kill or freeze:
+            return Decision(kill=kill, freeze=freeze, held="memory is short: a compile has to give way")
+        thaw = self._thaw(memory)
+        decision = self._admissions(now, budget, FROZEN if self._frozen else self._closed(now, memory))
+        return replace(decision, thaw=thaw)
 
     def relieve(self, now: float, memory: Memory) -> list[int]:
         """What to kill now, when nothing is to be admitted any more."""
         if not self.limits.guard:
             return []
         self._budget(now, memory)
-        return self._relief(now, memory)
+        kill, _ = self._relief(now, memory)
+        return kill
 
     def _budget(self, now: float, memory: Memory) -> int:
         """What all jobs of this build may hold together: what is free, and what they hold already."""
-        if self._fresh or not self._budgets:
+        if self._fresh or not self._readings:
             self._fresh = False
-            self._budgets.append((now, memory.available + self._held - memory.reserve - memory.promised))
-            self._free.append((now, memory.available))
-            self._budgets = [item for item in self._budgets if item[0] > now - SETTLE]
-            self._free = [item for item in self._free if item[0] > now - SETTLE]
+            others = memory.available + self._held - memory.reserve - memory.promised
+            self._readings.append((now, others, self._held))
+            self._readings = [item for item in self._readings if item[0] > now - TREND]
         # The lowest of late: a job that lets go between two readings would count twice.
-        return min(value for _, value in self._budgets)
+        latest = self._readings[-1][0]
+        lowest = min(budget for when, budget, _ in self._readings if when >= latest - SETTLE)
+        begun, before, _ = self._readings[0]
+        taken = max(0.0, (before - lowest) / max(SETTLE, latest - begun))
+        return int(lowest - taken * TREND_AHEAD)
 
     def _closed(self, now: float, memory: Memory) -> str:
         """Why nothing may start, whatever it needs; or ""."""
@@ -413,51 +460,114 @@ class Scheduler:
             return "memory was short a moment ago"
         return ""
 
-    def _relief(self, now: float, memory: Memory) -> list[int]:
-        """Whom to kill because what is free will soon be under the floor: cheapest per byte, never the eldest."""
+    def _relief(self, now: float, memory: Memory) -> tuple[list[int], list[int]]:
+        """Whom to kill, or freeze, because what is free is, or soon will be, under the floor.
+
+        Killed is who is cheapest per byte, never the eldest.
+        """
         self._freed = [item for item in self._freed if item[0] > now - LOOK_AHEAD]
-        dying = sum(job.held for job in self._running.values() if job.dying)
+        dying = sum(self._running[id].held for id in self._dying)
         coming = dying + sum(size for _, size in self._freed)
-        oldest_time, oldest_free = self._free[0]
-        fall = max(0.0, (oldest_free - memory.available) / max(TICK, now - oldest_time))
         expected = memory.available + coming
-        if expected >= memory.floor and expected - fall * LOOK_AHEAD >= memory.floor // 4:
-            return []
-        alive = sorted((job for job in self._running.values() if not job.dying), key=lambda job: job.started)
-        needed = (memory.floor + memory.reserve) // 2 - expected
+        ours, others = self._falls()
+        near = self._profile.at(self._profile.bucket(now + LOOK_AHEAD))
+        # Growth that was forecast ends where the forecast says, so that admission has left room for it.
+        growth = ours * LOOK_AHEAD
+        if not self._unknown:
+            growth = min(growth, TRUST * max(0, near - self._held))
+        ahead = expected - growth - others * LOOK_AHEAD
+        if expected >= memory.floor and ahead >= memory.floor // 2:
+            return [], []
+        alive = [job for job in self._running.values() if job.id not in self._dying]
+        alive.sort(key=lambda job: job.started)
+        needed = (memory.floor + memory.reserve) // 2 - min(expected, ahead)
+        if expected >= memory.floor and others * LOOK_AHEAD < memory.floor // 2:
+            frozen = self._freezable(alive, now, needed)
+            self._frozen.update(frozen)
+            if frozen:
+                return [], frozen
         chosen = _cheapest(alive[1:], needed)
-        for job in chosen:
-            job.dying = True
-        return [job.id for job in chosen]
+        self._dying.update(job.id for job in chosen)
+        return [job.id for job in chosen], []
+
+    def _freezable(self, alive: list[_Job], now: float, needed: float) -> list[int]:
+        """Jobs that still grow, if others will let go of enough soon: then nothing need be lost."""
+        soon = self._profile.bucket(now + FREEZE_AHEAD)
+        changes = {job.id: (job.claim_at(soon) - job.held) for job in alive if job.forecast.known}
+        if -sum(change for change in changes.values() if change < 0) < needed:
+            return []
+        young = [job.id for job in alive[1:] if job.id not in self._frozen]
+        return [id for id in young if changes.get(id, 0) > 0]
+
+    def _thaw(self, memory: Memory) -> list[int]:
+        """Those go on when there is room again, or when nobody else is left who could make room."""
+        if not self._frozen or (memory.available < memory.reserve and len(self._frozen) < len(self._running)):
+            return []
+        thawed = sorted(self._frozen)
+        self._frozen.clear()
+        return thawed
+
+    def _falls(self) -> tuple[float, float]:
+        """Bytes per second by which free memory falls: to our own jobs, over some readings; to others, at once."""
+        when, budget, held = self._readings[-1]
+        recent = [item for item in self._readings if item[0] >= when - SETTLE]
+        then, _, before = recent[0]
+        ours = (held - before) / max(TICK, when - then)
+        then, earlier, _ = recent[-2] if len(recent) > 1 else recent[0]
+        others = (earlier - budget) / max(TICK, when - then)
+        return max(0.0, ours), max(0.0, others)
 
     def _admissions(self, now: float, budget: int | None, closed: str) -> Decision:
         admit: list[tuple[int, int]] = []
-        held = closed
         if not self._running and self._waiting:
             admit.append(self._start_first(now, budget))
-        if closed or any(job.alone for job in self._running.values()):
+        if self._blocked not in self._jobs or self._blocked in self._running:
+            self._blocked, self._overtaken = -1, 0
+        closed = closed or (ALONE if self._alone else "") or self._room()
+        if closed or not self._waiting:
             return Decision(admit=admit, held=closed if self._waiting else "")
+        first = ""
         for key in sorted(self._groups, key=lambda key: self._groups[key][0]):
-            heap = self._groups[key]
-            while job := self._front(heap):
-                held = self._room()
-                threads = 0 if held else self._fitting(job, now, budget)
-                if not threads:
-                    held = held or self._why(job, budget)
-                    break
+            started, held = self._from_group(key, now, budget)
+            admit += started
+            if held and not first:
+                first = held
+            if self._room() or self._enough_overtaken():
+                break
+        return Decision(admit=admit, held=(first or self._room()) if self._waiting else "")
+
+    def _from_group(self, key: _Key, now: float, budget: int | None) -> tuple[list[tuple[int, int]], str]:
+        """What may start of jobs that are alike, and why the next of them may not."""
+        heap, admit, held = self._groups[key], [], ""
+        while not held and (job := self._front(heap)):
+            held = self._room()
+            threads = 0 if held else self._fitting(job, now, budget)
+            if threads:
                 heappop(heap)
                 admit.append(self._start(job, threads, now))
-            if not heap:
-                del self._groups[key]
-            if self._room():
-                break
-        return Decision(admit=admit, held=held if self._waiting else "")
+                self._overtaken += 1
+            else:
+                held = held or self._why(job, budget)
+                self._refuse(job)
+        if not heap:
+            del self._groups[key]
+        return admit, held
+
+    def _refuse(self, job: _Job) -> None:
+        """Remember who was refused, while it stands before all others; everything that starts overtakes it."""
+        blocked = self._jobs.get(self._blocked)
+        if blocked is None or blocked.id in self._running or job.rank < blocked.rank:
+            self._blocked, self._overtaken = job.id, 0
+
+    def _enough_overtaken(self) -> bool:
+        """Nothing else starts, until a job fits that many have overtaken."""
+        return self._overtaken > 4 * max(8, self.limits.cpus) and self._blocked in self._jobs
 
     def _room(self) -> str:
-        if len(self._running) >= self.limits.jobs:
-            return f"{self.limits.jobs} compiles run, as many as allowed"
         if self._weight >= self.limits.cpus:
             return "all CPUs are busy"
+        if len(self._running) >= self.limits.jobs:
+            return f"{self.limits.jobs} compiles run, as many as allowed"
         return ""
 
     def _why(self, job: _Job, budget: int | None) -> str:
@@ -477,8 +587,11 @@ class Scheduler:
     def _start_first(self, now: float, budget: int | None) -> tuple[int, int]:
         """Something always runs: the first that waits, whatever memory says."""
         fronts = [job for heap in self._groups.values() if (job := self._front(heap))]
-        job = min(fronts, key=lambda job: (job.alone, -job.priority, job.order))
-        heappop(self._groups[job.group])
+        job = self._jobs.get(self._blocked) if self._enough_overtaken() else None
+        job = job or min(fronts, key=lambda job: (*job.rank, job.order))
+        heap = self._groups[job.group]
+        heap.remove(next(entry for entry in heap if entry[2] == job.id))
+        heapify(heap)
         if not self._groups[job.group]:
             del self._groups[job.group]
         return self._start(job, self._wanted(job, budget), now)
@@ -515,10 +628,11 @@ class Scheduler:
         return 0
 
     def _fits(self, shape: _Shape, now: float, budget: int) -> bool:
-        ahead = self._profile.ahead(self._profile.bucket(now), len(shape.claim))
-        if ahead and ahead[0] + shape.claim[0] > budget:
+        here = self._profile.bucket(now)
+        if shape.peak > budget or shape.peak + self._profile.at(here + shape.peak_at) > budget:
             return False
-        return shape.peak <= budget and max(map(add, ahead, shape.claim), default=0) <= budget
+        ahead = self._profile.ahead(here, len(shape.claim))
+        return max(map(add, ahead, shape.claim), default=0) <= budget
 
     def _start(self, job: _Job, threads: int, now: float) -> tuple[int, int]:
         shape = self._shape(job, threads)
@@ -526,13 +640,15 @@ class Scheduler:
         self._waiting_cpu -= job.cpu
         self._running_cpu += job.cpu
         job.features = job.asked.with_threads(threads)
-        job.threads = threads
+        job.threads, job.parallelism = threads, job.features.parallelism
         job.started = job.anchor = now
         job.curve = self._curve(job, job.features)
         job.generation = self.forecaster.generation
         job.claim, job.claim_from = shape.claim, self._profile.bucket(now)
         self._profile.add(job.claim, job.claim_from)
         self._running[job.id] = job
+        self._alone += job.alone
+        self._unknown += not job.forecast.known
         self._weight += threads
         return job.id, threads
 
@@ -557,28 +673,32 @@ def _claim(curve: Curve, spent: float, width: float, smear: float) -> list[int]:
 
     It may have begun anywhere within its first bucket, and what lies ahead may come earlier or later by `smear`.
     """
-    envelope = _envelope(curve.points)
-    size = len(envelope)
-    scale = size / max(curve.seconds, 1e-9)
-    count = 2 + int(max(0.0, curve.seconds - spent) * (1 + smear) / width)
-    first, slow, fast = spent * scale, width * scale / (1 + smear), width * scale * (1 + smear)
-    claim = [max(envelope[int(first) : int(first + fast) + 1], default=envelope[-1])]
-    for place in range(1, count):
-        low = min(size - 1, int(first + (place - 1) * slow))
-        claim.append(max(envelope[low : int(first + (place + 1) * fast) + 1]))
-    return claim
+    steps = _envelope(curve.points)
+    size = len(curve.points) * STEPS
+    scale = width * size / max(curve.seconds, 1e-9)
+    first, slow, fast = min(spent / width * scale, size), scale / (1 + smear), scale * (1 + smear)
+    count = 1 + min(int((size - first) / slow) + 1, int((len(steps) - 1 - first) / fast))
+    if scale > 1.5:  # a short job: buckets are wider than steps
+        ends = ((first + max(0, place - 1) * slow, first + (place + 1) * fast) for place in range(count))
+        return [max(steps[int(low) : int(high) + 1]) for low, high in ends]
+    earliest = [steps[int(first + place * slow)] for place in range(count - 1)]
+    latest = [steps[int(first + place * fast)] for place in range(1, count + 1)]
+    return list(map(max, earliest[:1] + earliest, latest))
 
 
 @lru_cache(maxsize=4096)
 def _envelope(points: tuple[int, ...]) -> list[int]:
-    """The curve at finer steps. Within a sixteenth that rises, memory grows steadily, as compilers do."""
-    envelope: list[int] = []
+    """The curve at finer steps, and what it ends with for as long again.
+
+    Within a sixteenth that rises, memory grows steadily, as compilers do.
+    """
+    steps: list[int] = []
     before = points[0] // 4
     for point in points:
         rise = max(0, point - before)
-        envelope += [point - rise * left // STEPS for left in range(STEPS - 1, -1, -1)]
+        steps += [point - rise * left // STEPS for left in range(STEPS - 1, -1, -1)]
         before = point
-    return envelope
+    return steps + [points[-1]] * (len(steps) + 64)
 
 
 def _corrected(job: _Job) -> Curve:

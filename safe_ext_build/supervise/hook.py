@@ -59,24 +59,25 @@ def python_command(module: str, *arguments: str, isolated: bool) -> list[str]:
     return [sys.executable, *options, "-c", _BOOTSTRAP.format(root=root, module=module), *arguments]
 
 
-def run(build: Build, workspace: Workspace) -> Any:
+def run(build: Build, workspace: Workspace, signals: Signals) -> Any:
     """Run a hook in a supervised builder and return its result.
 
-    Raises BuildFailed when the project's build failed, SupervisionError when the supervisor was lost; dies
-    by the signal that it was sent, once the tree is gone.
+    `signals` have been caught since before the workspace was made. Raises BuildFailed when the project's
+    build failed, SupervisionError when the supervisor was lost; dies by the signal that it was sent, once
+    the tree is gone.
     """
     request = {"hook": build.hook, "arguments": build.arguments, "path": sys.path, "cwd": str(Path.cwd())}
     (workspace.path / "request.json").write_text(json.dumps(request))
-    ending = _supervise(build, workspace)
+    ending = _supervise(build, workspace, signals)
     if ending.frontend_gone or ending.signal:
         workspace.remove()
         _die_by(ending.signal or signal.SIGTERM)
     return _result(ending.verdict, workspace)
 
 
-def _supervise(build: Build, workspace: Workspace) -> Ending:
+def _supervise(build: Build, workspace: Workspace, signals: Signals) -> Ending:
     before = {process.pid for process in descendants(os.getpid(), snapshot())}
-    with _subreaper(), _Signals() as signals:
+    with _subreaper():
         try:
             supervisor, lifeline = _start(build, workspace)
             ending = _wait(supervisor, lifeline, signals)
@@ -113,7 +114,7 @@ def _start(build: Build, workspace: Workspace) -> tuple[subprocess.Popen[bytes],
     return supervisor, writer
 
 
-def _wait(supervisor: subprocess.Popen[bytes], lifeline: int, signals: _Signals) -> Ending:
+def _wait(supervisor: subprocess.Popen[bytes], lifeline: int, signals: Signals) -> Ending:
     """Wait for the supervisor's end; meanwhile pass on what we are told."""
     ending = Ending()
     pidfd, frontend = pidfd_open(supervisor.pid), _open_parent()
@@ -162,7 +163,7 @@ def _tell(lifeline: int, byte: bytes) -> None:
 
 
 def _clear(workspace: Workspace, before: set[int]) -> None:
-    """End what a killed supervisor left to us (nothing, after an orderly end), and what escaped with our marker."""
+    """End what a killed supervisor left to us (nothing, after an orderly end), and what carries our marker."""
 
     def ours() -> list[Process]:
         table = {pid: process for pid, process in snapshot().items() if pid not in before}
@@ -230,14 +231,15 @@ def _subreaper() -> Iterator[None]:
         set_subreaper(before)
 
 
-class _Signals:
-    """Signals as numbers on a pipe, while a hook runs; afterwards every handler is what it was.
+class Signals:
+    """Signals as numbers on a pipe, while a hook runs; afterwards every handler is what it was, and gets those
+    that nobody has taken: a signal must end us neither before the workspace has an owner nor before it is gone.
 
     Signals that are ignored (nohup) stay ignored. Outside of the main thread Python cannot handle signals:
     there we leave them alone, and the supervisor still sees us end.
     """
 
-    def __enter__(self) -> _Signals:
+    def __enter__(self) -> Signals:
         self.reader, self._writer = os.pipe()
         os.set_blocking(self.reader, False)
         os.set_blocking(self._writer, False)
@@ -261,8 +263,12 @@ class _Signals:
             signal.set_wakeup_fd(self._wakeup)
             for number, handler in self._old.items():
                 signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        late = self.take()
         os.close(self.reader)
         os.close(self._writer)
+        for number in late:
+            if number in self._old and number != signal.SIGCONT:
+                os.kill(os.getpid(), number)
 
 
 def _note(number: int, frame: FrameType | None) -> None:

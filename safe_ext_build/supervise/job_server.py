@@ -122,7 +122,10 @@ class JobServer:
                 self.broker.step(now, self.sight)
                 self.neighbours.publish(self._share(now))
         while self.broker.doomed:
-            self._kill_compiler(self.broker.doomed.pop())
+            self._signal_compiler(self.broker.doomed.pop(), signal.SIGKILL)
+        for job, stop in self.broker.paused:
+            self._signal_compiler(job, signal.SIGSTOP if stop else signal.SIGCONT)
+        self.broker.paused.clear()
 
     def _share(self, now: float) -> Share:
         busy, waiting, growth = self.broker.scheduler.load(now)
@@ -179,10 +182,10 @@ class JobServer:
     def _tree(self) -> list[Process]:
         return descendants(os.getpid(), snapshot())
 
-    def _kill_compiler(self, job: Job) -> None:
-        """End a compiler to get its memory back. Its J lives, reports, and asks to run it again."""
+    def _signal_compiler(self, job: Job, number: int) -> None:
+        """Signal a compiler and its tools, but not its J, which reports what becomes of them."""
         for process in descendants(job.pid, snapshot()):
-            send(process, signal.SIGKILL)
+            send(process, number)
 
     def _end_job(self, job: Job) -> None:
         """End a compiler whose J is gone: its group, and what of it has left the group."""

@@ -1,4 +1,4 @@
-"""The programs of ours that a build meets on its PATH: `ninja`, `seb-job`, and the nvcc of the CUDA_HOME we export."""
+"""Our programs that a build meets on its PATH: `ninja`, `seb-job`, and the nvcc of the CUDA_HOME we export."""
 
 from __future__ import annotations
 

@@ -93,4 +93,3 @@ def find_cuda(settings: Settings, torch: Torch, environ: Mapping[str, str], cach
     listed, lines = archs.select_archs(wanted, source, choice.toolkit.archs, known, cuda.gpus(environ))
     home = compose.complete(choice.toolkit, facts, cache, volatile=torch.volatile)
     return Cuda(home, choice.toolkit.build, listed, (*found.lines, choice.line, *lines))
-

@@ -251,10 +251,10 @@ class Ours(Build):
         cpus: int,
         total: int,
         history: dict[str, Curve] | None = None,
-        sibling: bool = False,
+        jitter: float = 0.0,
     ) -> None:
         super().__init__(sources)
-        self.scheduler = Scheduler(Limits(10_000, cpus), Forecaster(history or {}))
+        self.scheduler = Scheduler(Limits(10_000, cpus), Forecaster(history or {}), jitter)
         self.total = total
         self.most = cpus + VISIBLE
         order = range(len(self.sources))
@@ -582,7 +582,9 @@ def table(quick: bool = False) -> None:
 # When things go wrong.
 
 
-def wrong(history: dict[str, Curve], rng: random.Random, sigma: float = 0.3, factor: float = 1.0) -> dict[str, Curve]:
+def wrong(
+    history: dict[str, Curve], rng: random.Random, sigma: float = 0.3, factor: float = 1.0
+) -> dict[str, Curve]:
     """A history whose memory and times are off by lognormal errors, and all memory by a factor."""
     return {
         key: curve.scaled(factor * rng.lognormvariate(0, sigma), rng.lognormvariate(0, sigma))
@@ -653,7 +655,8 @@ def trial(name: str, seed: int, size: int = 24) -> Trial:
         history = {}
     elif name == "all":
         history, neighbour, halves = wrong(history, rng), stepping(rng, total // 5), [sources[::2], sources[1::2]]
-    builds = [Ours(half, max(1, cpus // len(halves)), total, history) for half in halves]
+    share = max(1, cpus // len(halves))
+    builds = [Ours(half, share, total, history, jitter=rng.random()) for half in halves]
     machine = Machine(cpus, total, builds, neighbour)
     machine.run(limit=200_000)
     results = [build.result for build in builds]
@@ -692,7 +695,7 @@ def robust(seeds: int, workers: int = 2) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", default=["table"], help="table, quick (ours and the oracle only), robust")
+    parser.add_argument("what", nargs="*", default=["table"], help="table, quick, robust")
     parser.add_argument("--seeds", type=int, default=100)
     options = parser.parse_args()
     for what in options.what:

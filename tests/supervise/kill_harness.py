@@ -326,12 +326,26 @@ class Build:
 @contextlib.contextmanager
 def started(project: Project, command: list[str], terminal: bool = False) -> Iterator[Build]:
     """A build that is ended, by its marker, whatever the test finds."""
-    with without_core_files():
+    with default_signals(), without_core_files():
         build = Build(project, command, terminal)
     try:
         yield build
     finally:
         build.close()
+
+
+@contextlib.contextmanager
+def default_signals() -> Iterator[None]:
+    """A child keeps what is ignored, and who runs us in the background may have us ignore INT, QUIT and HUP."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    ignored = [number for number in numbers if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
 
 
 @contextlib.contextmanager

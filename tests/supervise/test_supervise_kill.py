@@ -90,7 +90,9 @@ def expected_status(tool: str, victim: str, name: str) -> int:
     return 1 if (tool, name) == ("pip", "INT") else -number_of(name)
 
 
-@pytest.mark.parametrize(("victim", "name"), [("nvcc", "HUP"), ("nvcc", "KILL"), ("cicc", "INT"), ("cicc", "KILL")])
+@pytest.mark.parametrize(
+    ("victim", "name"), [("nvcc", "HUP"), ("nvcc", "KILL"), ("cicc", "INT"), ("cicc", "KILL")]
+)
 def test_a_compiler_killed_from_outside_ends_the_build(
     project: Project, bystanders: Bystanders, victim: str, name: str
 ) -> None:
@@ -184,15 +186,11 @@ def test_the_guard_is_replaced(project: Project) -> None:
         assert build.wait() == 0, build.text()
         assert build.seconds_to_clear() <= PROMISE
         assert build.leftovers() == []
-    assert [path.suffix for path in project.wheels.iterdir()] == [".whl"]
+    assert len(list(project.wheels.glob("*.whl"))) == 1
 
 
-@pytest.mark.parametrize(
-    ("victim", "name"), [("frontend", "KILL"), ("hook", "TERM"), ("seb-builder", "INT")]
-)
-def test_while_the_setup_script_sleeps(
-    project: Project, bystanders: Bystanders, victim: str, name: str
-) -> None:
+@pytest.mark.parametrize(("victim", "name"), [("frontend", "KILL"), ("hook", "TERM"), ("seb-builder", "INT")])
+def test_while_the_setup_script_sleeps(project: Project, bystanders: Bystanders, victim: str, name: str) -> None:
     """In the metadata hook, before there is any compiler."""
     sleepy = Project(project.root, project.compiler, project.scratch, {"STANDIN_SLEEP": "60"})
     with started(sleepy, sleepy.pip()) as build:

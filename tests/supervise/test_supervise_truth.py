@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -34,9 +33,7 @@ def test_the_hook_process_dies_by_the_signal_though_nobody_reads(project: Projec
     command = sleepy.hook()
     command[2] = "print('x' * 10)\n" + command[2]
     environ = {name: value for name, value in sleepy.environ().items() if name != "PYTHONUNBUFFERED"}
-    hook = subprocess.Popen(
-        command, cwd=sleepy.root, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    hook = subprocess.Popen(command, cwd=sleepy.root, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert hook.stdout and hook.stderr
     try:
         _wait_for_child(hook.pid, "seb-super")
@@ -56,6 +53,17 @@ def _wait_for_child(pid: int, name: str) -> None:
         time.sleep(0.02)
 
 
+def test_a_signal_that_comes_before_the_supervisor(project: Project) -> None:
+    """From the moment at which there is a workspace, somebody clears it away."""
+    with started(project, project.hook("prepare_metadata_for_build_wheel")) as build:
+        while not any(path.is_dir() for path in project.workspaces.iterdir()):
+            assert build.process.poll() is None
+        build.hit("frontend", signal.SIGTERM)
+        assert build.wait() == -signal.SIGTERM
+        assert build.seconds_to_clear() <= PROMISE
+        assert build.leftovers() == []
+
+
 def test_stopping_pauses_the_tree_and_continuing_resumes_it(project: Project) -> None:
     project.write_sources({"a": "seconds=1.5", "b": "seconds=1.5"})
     with started(project, project.hook()) as build:
@@ -72,8 +80,8 @@ def test_stopping_pauses_the_tree_and_continuing_resumes_it(project: Project) ->
 
 
 def _stopped(build: Build) -> bool:
-    # (psutil has no type for what it returns of a process that ends meanwhile; none does here.)
-    watched = [process for process in build.processes() if process.name() in TREE or process.pid == build.frontend.pid]
+    hook = build.frontend.pid
+    watched = [process for process in build.processes() if process.name() in TREE or process.pid == hook]
     return all(process.status() == psutil.STATUS_STOPPED for process in watched)
 
 
@@ -129,7 +137,7 @@ def _oom_score_adj(process: psutil.Process) -> int:
 
 def _opened(process: psutil.Process) -> set[str]:
     folder = Path(f"/proc/{process.pid}/fd")
-    return {os.readlink(path) for path in folder.iterdir()}
+    return {str(path.readlink()) for path in folder.iterdir()}
 
 
 TWICE = """
