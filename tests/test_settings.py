@@ -104,9 +104,7 @@ def test_subtables_and_dotted_keys_are_the_same(tmp_path: Path) -> None:
 
 
 def test_a_relative_path_is_the_projects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings, _ = read(
-        tmp_path, table("build-dir = 'objects'"), environ={"SAFE_EXT_BUILD_WORKSPACE_DIR": "ws"}
-    )
+    settings, _ = read(tmp_path, table("build-dir = 'objects'"), environ={"SAFE_EXT_BUILD_WORKSPACE_DIR": "ws"})
     assert settings.build_dir == tmp_path / "objects"
     assert settings.workspace.dir == tmp_path / "ws"
     monkeypatch.chdir(tmp_path)
@@ -192,9 +190,7 @@ def test_the_environment_wins_then_options_then_the_file(
         ({"CUDA_HOME": "/a", "SAFE_EXT_BUILD_CUDA_HOME": "/c"}, "/c"),
     ],
 )
-def test_cuda_home_as_it_is_in_the_wild(
-    tmp_path: Path, environ: dict[str, str], expected: str | None
-) -> None:
+def test_cuda_home_as_it_is_in_the_wild(tmp_path: Path, environ: dict[str, str], expected: str | None) -> None:
     assert read(tmp_path, environ=environ)[0].cuda.home == expected
 
 
@@ -405,9 +401,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_the_settings_of_others_are_not_ours(tmp_path: Path) -> None:
-    settings, _ = read(
-        tmp_path, "[tool.black]\njobs = 4\n[project]\nname = 'x'\n", environ={"MAX_JOBSS": "4"}
-    )
+    settings, _ = read(tmp_path, "[tool.black]\njobs = 4\n[project]\nname = 'x'\n", environ={"MAX_JOBSS": "4"})
     assert settings == Settings()
 
 

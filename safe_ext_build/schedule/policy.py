@@ -27,7 +27,9 @@ FORGIVE = 60.0  # seconds without a kill, after which backing off starts anew
 FREEZE_AHEAD = 10.0
 FROZEN = "memory is short: compiles are held still until others let go"
 TICK = 0.5
-TRUST = 1.5
+TRUST = 1.5  # growth beyond the forecast that room is kept for
+SURPRISE = 1.15  # a job that holds so many times what was expected: forecasts are not to be trusted
+FORGET_SURPRISE = 20.0
 ALONE = "a compile that was killed for memory three times runs alone"
 TREND = 8.0
 TREND_AHEAD = 10.0
@@ -214,6 +216,7 @@ class Scheduler:
         self._refreshed = 0.0
         self._dying: set[int] = set()
         self._frozen: set[int] = set()
+        self._thawed = self._froze = self._surprised = float("-inf")
         self._alone = 0
         self._blocked = -1
         self._overtaken = 0
@@ -261,6 +264,8 @@ class Scheduler:
                 self.forecaster.saw(id, job.features, job.spent, held)
             remaining += max(0.0, job.cpu - job.spent * job.threads)
             claimed = job.claim_at(here)
+            if held > SURPRISE * claimed:
+                self._surprised = now
             late = abs(now - job.position - job.anchor)
             stale = not job.forecast.known and job.generation != generation
             if held < 0.6 * claimed and job.forecast.known and _let_go(job):
@@ -424,7 +429,7 @@ class Scheduler:
         kill, freeze = self._relief(now, memory)
         if kill or freeze:
             return Decision(kill=kill, freeze=freeze, held="memory is short: a compile has to give way")
-        thaw = self._thaw(memory)
+        thaw = self._thaw(now, memory)
         decision = self._admissions(now, budget, FROZEN if self._frozen else self._closed(now, memory))
         return replace(decision, thaw=thaw)
 
@@ -473,7 +478,10 @@ class Scheduler:
         near = self._profile.at(self._profile.bucket(now + LOOK_AHEAD))
         # Growth that was forecast ends where the forecast says, so that admission has left room for it.
         growth = ours * LOOK_AHEAD
-        if not self._unknown:
+        trusted = not self._unknown and now > self._surprised + FORGET_SURPRISE
+        if now < self._froze + LOOK_AHEAD:
+            growth = 0.0  # what the readings still show of it has ended
+        elif trusted:
             growth = min(growth, TRUST * max(0, near - self._held))
         ahead = expected - growth - others * LOOK_AHEAD
         if expected >= memory.floor and ahead >= memory.floor // 2:
@@ -481,10 +489,11 @@ class Scheduler:
         alive = [job for job in self._running.values() if job.id not in self._dying]
         alive.sort(key=lambda job: job.started)
         needed = (memory.floor + memory.reserve) // 2 - min(expected, ahead)
-        if expected >= memory.floor and others * LOOK_AHEAD < memory.floor // 2:
+        if trusted and expected >= memory.floor and others * LOOK_AHEAD < memory.floor // 2:
             frozen = self._freezable(alive, now, needed)
             self._frozen.update(frozen)
             if frozen:
+                self._froze = now
                 return [], frozen
         chosen = _cheapest(alive[1:], needed)
         self._dying.update(job.id for job in chosen)
@@ -499,13 +508,16 @@ class Scheduler:
         young = [job.id for job in alive[1:] if job.id not in self._frozen]
         return [id for id in young if changes.get(id, 0) > 0]
 
-    def _thaw(self, memory: Memory) -> list[int]:
-        """Those go on when there is room again, or when nobody else is left who could make room."""
-        if not self._frozen or (memory.available < memory.reserve and len(self._frozen) < len(self._running)):
+    def _thaw(self, now: float, memory: Memory) -> list[int]:
+        """One goes on at a time: when there is room again, or nobody else is left who could make room."""
+        if not self._frozen or now < max(self._thawed, self._froze) + LOOK_AHEAD:
             return []
-        thawed = sorted(self._frozen)
-        self._frozen.clear()
-        return thawed
+        if memory.available < memory.reserve and len(self._frozen) < len(self._running):
+            return []
+        eldest = min(self._frozen, key=lambda id: self._running[id].started)
+        self._frozen.discard(eldest)
+        self._thawed = now
+        return [eldest]
 
     def _falls(self) -> tuple[float, float]:
         """Bytes per second by which free memory falls: to our own jobs, over some readings; to others, at once."""

@@ -41,8 +41,10 @@ def cost(jobs: int, cores: int, known: bool, decisions: int = 400) -> tuple[floa
     for step in range(decisions):
         now += 0.25
         if step % 2 == 0:
-            usage = {id: int(curves[f"{id}:1"].at((now - since) / curves[f"{id}:1"].seconds))
-                     for id, since in running.items()}
+            usage = {
+                id: int(curves[f"{id}:1"].at((now - since) / curves[f"{id}:1"].seconds))
+                for id, since in running.items()
+            }
             spent = {id: now - since for id, since in running.items()}
             begun = time.process_time()
             scheduler.observed(usage, now, spent)
@@ -65,8 +67,11 @@ def main() -> None:
     for jobs, cores in ((10, 4), (100, 16), (1_000, 128), (10_000, 1_024)):
         for known in (True, False):
             decide, observe, enqueue = cost(jobs, cores, known)
-            print(f"| {jobs} | {cores} | {'yes' if known else 'no'} | {decide * 1e3:.3f} ms "
-                  f"| {observe * 1e3:.2f} ms | {enqueue * 1e6:.0f} us |", flush=True)
+            print(
+                f"| {jobs} | {cores} | {'yes' if known else 'no'} | {decide * 1e3:.3f} ms "
+                f"| {observe * 1e3:.2f} ms | {enqueue * 1e6:.0f} us |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

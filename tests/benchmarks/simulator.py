@@ -465,8 +465,10 @@ def oracle(sources: Sequence[Source], cpus: int, total: int, width: float = 2.0)
         seconds, points = source.run(source.threads)
         count = max(1, round(seconds / width))
         size = len(points)
-        cut = [max(points[i * size // count : max(i * size // count + 1, -(-(i + 1) * size // count))])
-               for i in range(count)]
+        cut = [
+            max(points[i * size // count : max(i * size // count + 1, -(-(i + 1) * size // count))])
+            for i in range(count)
+        ]
         claims.append((cut, source.features.at_once))
     waiting = sorted(range(len(sources)), key=lambda number: -len(claims[number][0]))
     busy = [0] * (sum(len(claim) for claim, _ in claims) + 1)
@@ -677,8 +679,10 @@ TRIALS = ("true", "lognormal", "half", "double", "neighbour", "18 GiB", "two bui
 def robust(seeds: int, workers: int = 2) -> None:
     """A table of TRIALS over many seeds."""
     begun = time.perf_counter()
-    print(f"| what is wrong ({seeds} seeds) | OOM kills | builds with one | our kills per build | worst |"
-          " work redone | makespan / bound | not ended |")
+    print(
+        f"| what is wrong ({seeds} seeds) | OOM kills | builds with one | our kills per build | worst |"
+        " work redone | makespan / bound | not ended |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     with ProcessPoolExecutor(workers) as pool:
         for name in TRIALS:

@@ -65,8 +65,7 @@ def memory_v1(
         f"{at}/memory.use_hierarchy": "1",
         # The plain figure is that of the group without its children, and small on purpose.
         f"{at}/memory.stat": (
-            f"cache 4096\ninactive_file 4096\nhierarchical_memory_limit {above}\n"
-            f"total_inactive_file {inactive}"
+            f"cache 4096\ninactive_file 4096\nhierarchical_memory_limit {above}\ntotal_inactive_file {inactive}"
         ),
         f"{at}/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2",
     }

@@ -114,9 +114,7 @@ def test_moved_out_of_the_namespace(tmp_path: Path) -> None:
     )
     assert read_machine(hidden).memory == (HOST,)
     at = f"{CGROUP}/sibling"
-    seen = grow(
-        tmp_path / "b", host(), own("0::/../sibling"), mounts(mount_v2(top="/..")), memory_v2(at, GIB, 0)
-    )
+    seen = grow(tmp_path / "b", host(), own("0::/../sibling"), mounts(mount_v2(top="/..")), memory_v2(at, GIB, 0))
     assert read_machine(seen).memory == (HOST, MemoryLimit("cgroup /../sibling", GIB, GIB))
 
 
@@ -243,9 +241,7 @@ def test_v1_without_hierarchy(tmp_path: Path) -> None:
 
 def test_kernel_without_memavailable(tmp_path: Path) -> None:
     """Shared memory is part of Cached, but only swap could free it."""
-    meminfo = (
-        "MemTotal: 1000 kB\nMemFree: 100 kB\nBuffers: 20 kB\nCached: 300 kB\nShmem: 50 kB\nSwapFree: 9 kB"
-    )
+    meminfo = "MemTotal: 1000 kB\nMemFree: 100 kB\nBuffers: 20 kB\nCached: 300 kB\nShmem: 50 kB\nSwapFree: 9 kB"
     machine = read_machine(grow(tmp_path, host(), {"proc/meminfo": meminfo}))
     assert machine.memory == (MemoryLimit("host", 1000 * 1024, 370 * 1024),)
 

@@ -110,12 +110,14 @@ class StandinBuild:
             **self.variables,
         }
 
-    def start(self, limited: Limited | None = None) -> subprocess.Popen[str]:
+    def start(
+        self, limited: Limited | None = None, backend: str = "safe_ext_build.build_meta"
+    ) -> subprocess.Popen[str]:
         """Run the hook as a frontend does, in a process of its own."""
         self.scratch.mkdir(exist_ok=True)
         (self.scratch.parent / "runtime").mkdir(mode=0o700, exist_ok=True)
-        code = "import sys; from safe_ext_build import build_meta; build_meta.build_wheel(sys.argv[1])"
-        command = [sys.executable, "-c", code, str(self.scratch)]
+        code = "import sys, importlib; importlib.import_module(sys.argv[1]).build_wheel(sys.argv[2])"
+        command = [sys.executable, "-c", code, backend, str(self.scratch)]
         return subprocess.Popen(
             limited.inside(command) if limited else command,
             cwd=self.root,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -10,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from memory_builds import STANDIN, Limited, StandinBuild, make_limited
+
+from safe_ext_build.toolchain import cuda
 
 Maker = Callable[[int], Limited]
 
@@ -117,12 +121,12 @@ void run{n}(float *p, int n) {{ thrust::sort(thrust::device_pointer_cast(p), thr
 SETUP = """from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CUDAExtension
 sources = ["module.cpp", *(f"k{n}.cu" for n in range(6))]
-setup(ext_modules=[CUDAExtension("heavy._C", sources)], cmdclass={"build_ext": BuildExtension})
+setup(packages=[], ext_modules=[CUDAExtension("heavy", sources)], cmdclass={"build_ext": BuildExtension})
 """
 MODULE = """#define PY_SSIZE_T_CLEAN
 #include <Python.h>
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_C", 0, -1, 0};
-PyMODINIT_FUNC PyInit__C(void) { return PyModule_Create(&module); }
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "heavy", 0, -1, 0};
+PyMODINIT_FUNC PyInit_heavy(void) { return PyModule_Create(&module); }
 """
 PROJECT = """[build-system]
 requires = ["safe-ext-build"]
@@ -142,18 +146,31 @@ def test_real_compilers(tmp_path: Path, limited: Maker) -> None:
     Plain setuptools and torch, on the same machine with the same MAX_JOBS, lose compilers to the kernel.
     """
     pytest.importorskip("torch", reason="torch is not installed")
-    build = StandinBuild(tmp_path / "heavy", Path("/nonexistent"), {"MAX_JOBS": "6", "TORCH_CUDA_ARCH_LIST": "8.0"})
-    for path in build.root.iterdir():
-        if path.is_file():
-            path.unlink()
-    for number in range(6):
-        (build.root / f"k{number}.cu").write_text(KERNEL.format(n=number))
-    for name, text in (("setup.py", SETUP), ("module.cpp", MODULE), ("pyproject.toml", PROJECT)):
-        (build.root / name).write_text(text)
+    toolkits = cuda.discover(None, "", os.environ).found
+    if not toolkits:
+        pytest.skip("no nvcc is installed")
+    build = StandinBuild(tmp_path / "heavy", Path("/nonexistent"))
+    build.variables |= {"MAX_JOBS": "6", "TORCH_CUDA_ARCH_LIST": "8.0"}
+    write_heavy(build.root)
     cgroup = limited(1750)
     text = build.finish(build.start(cgroup))
-    if "no CUDA compiler was found" in text:
-        pytest.skip("no nvcc that fits torch")
     assert cgroup.oom_kills == 0, text
     assert "compiled 7 objects" in text
     build.assert_nothing_left()
+
+    shutil.rmtree(build.root / "build")
+    build.variables["CUDA_HOME"] = str(toolkits[0].home)
+    plain = build.start(cgroup, "setuptools.build_meta")
+    text, _ = plain.communicate(timeout=600)
+    assert plain.returncode != 0, text
+    assert cgroup.oom_kills > 0, text
+
+
+def write_heavy(root: Path) -> None:
+    for path in root.iterdir():
+        if path.is_file():
+            path.unlink()
+    for number in range(6):
+        (root / f"k{number}.cu").write_text(KERNEL.format(n=number))
+    for name, text in (("setup.py", SETUP), ("module.cpp", MODULE), ("pyproject.toml", PROJECT)):
+        (root / name).write_text(text)

@@ -52,9 +52,7 @@ def test_something_always_runs(available: float) -> None:
     assert len(build({1: curve(100), 2: curve(100)}).decide(0, memory(available)).admit) == 1
 
 
-@pytest.mark.parametrize(
-    ("cpus", "jobs", "expected"), [(8, 100, 8), (2, 100, 2), (8, 3, 3), (1, 1, 1)]
-)
+@pytest.mark.parametrize(("cpus", "jobs", "expected"), [(8, 100, 8), (2, 100, 2), (8, 3, 3), (1, 1, 1)])
 def test_counts(cpus: int, jobs: int, expected: int) -> None:
     decision = build({id: curve(0.1) for id in range(20)}, cpus, jobs).decide(0, memory())
     assert len(decision.admit) == expected
@@ -87,7 +85,7 @@ def test_a_job_past_its_peak_makes_room() -> None:
     see(scheduler, 10, {1: 8}, {1: 10})
     assert not scheduler.decide(10, memory(3)).admit
     see(scheduler, 40, {1: 2}, {1: 40})
-    assert len(scheduler.decide(40, memory(9.5)).admit) == 0  # 2 + 8 > 10.5 - 1 of what is ours in all
+    assert len(scheduler.decide(40, memory(8.5)).admit) == 0  # of 9.5 that are ours in all, 2 + 8 are too many
     see(scheduler, 45, {1: 2}, {1: 45})
     assert len(scheduler.decide(45, memory(12)).admit) == 1
 
@@ -113,7 +111,7 @@ def test_a_job_that_outgrows_its_forecast_claims_more() -> None:
     scheduler.decide(0, memory(15))
     see(scheduler, 100, {1: 6}, {1: 100})  # twice and more of what was forecast, half way
     scheduler.enqueue(Waiting(2, Features(True, 1, 1, "2")))
-    assert not scheduler.decide(100, memory(9)).admit  # 12 are to come, not 4
+    assert not scheduler.decide(100, memory(8)).admit  # 10.7 are to come, not 4
 
 
 @pytest.mark.parametrize(
@@ -201,20 +199,26 @@ def test_after_three_kills_a_job_runs_alone_and_last() -> None:
     assert scheduler.decide(now + 701, memory()).admit == []
 
 
-def test_growth_that_ends_soon_is_frozen_rather_than_killed() -> None:
-    rising = tuple((i + 1) / 16 for i in range(16))
-    scheduler = build({1: curve(8, 160, EARLY), 2: curve(6, 160, rising), 3: curve(6, 160, rising)})
+def test_growth_that_others_will_make_room_for_is_frozen_rather_than_killed() -> None:
+    steep = (*(0.1,) * 3, 0.5, *(1.0,) * 12)
+    scheduler = build({1: curve(8, 160, EARLY), 2: curve(8, 160, steep), 3: curve(8, 160, steep)})
     scheduler.decide(0, memory(40))
     for id in (1, 2, 3):
         scheduler.started(id, id / 10)
-    for now, free in ((35.0, 2.6), (36.0, 1.4), (37.0, 0.7)):
-        grown = 3 + (now - 35) / 2
-        see(scheduler, now, {1: 8, 2: grown, 3: grown}, {1: now, 2: now + 35, 3: now + 35})
+    frozen: list[int] = []
+    for now, grown, free in ((35.0, 2.0, 3.0), (36.0, 2.5, 2.0), (37.0, 2.8, 1.4)):
+        see(scheduler, now, {1: 8, 2: grown, 3: grown}, {1: now, 2: now, 3: now})
         decision = scheduler.decide(now, memory(free))
-    assert decision.kill == []
-    assert sorted(decision.freeze) == [2, 3]
-    see(scheduler, 45, {1: 2, 2: grown, 3: grown}, {1: 45, 2: 72, 3: 72})
-    assert sorted(scheduler.decide(45, memory(6.7)).thaw) == [2, 3]
+        assert decision.kill == []
+        frozen += decision.freeze
+    assert sorted(frozen) == [2, 3]  # the eldest is about to let go of 6 GiB
+    see(scheduler, 39, {1: 8, 2: 2.8, 3: 2.8}, {1: 39, 2: 36, 3: 36})
+    decision = scheduler.decide(39, memory(0.9))
+    assert (decision.kill, decision.thaw) == ([], [])
+    see(scheduler, 42, {1: 2, 2: 2.8, 3: 2.8}, {1: 42, 2: 36, 3: 36})
+    assert scheduler.decide(42, memory(6.9)).thaw == [2]
+    assert scheduler.decide(43, memory(6.9)).thaw == []  # one at a time
+    assert scheduler.decide(46, memory(6.9)).thaw == [3]
 
 
 def test_longest_after_its_peak_first() -> None:

@@ -292,10 +292,14 @@ class Build:
 
     # What is left.
 
-    def seconds_to_clear(self, limit: float = 10.0) -> float:
-        """From the hit until no process of the build lives; infinite when some live after `limit` seconds."""
+    def seconds_to_clear(self, limit: float = 10.0, frontend: bool = True) -> float:
+        """From the hit until no process of the build lives; infinite when some live after `limit` seconds.
+
+        `frontend=False` leaves out pip or uv itself, which may take its time to report a hook that has died.
+        """
+        apart = -1 if frontend else self.process.pid
         while time.monotonic() < self.hit_at + limit:
-            if not self.processes():
+            if all(process.pid == apart for process in self.processes()):
                 return time.monotonic() - self.hit_at
             time.sleep(0.02)
         return float("inf")

@@ -28,9 +28,9 @@ def wait_for_compilers(build: Build) -> None:
 
 
 def assert_cleared(build: Build, bystanders: Bystanders) -> None:
-    seconds = build.seconds_to_clear()
+    seconds = build.seconds_to_clear(frontend=build.hit_frontend)
     assert seconds <= PROMISE, f"{seconds:.1f} s; still there: {build.names()}\n{build.text()}"
-    # A subreaper that we do not know of may still be removing the workspace when the last process is gone.
+    build.wait()
     assert build.leftovers() == []
     assert bystanders.dead() == []
 

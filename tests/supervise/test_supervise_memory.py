@@ -67,12 +67,12 @@ def inside(cgroup: Cgroup, command: list[str]) -> list[str]:
 
 
 def test_two_that_do_not_fit_together(project: Project, cgroup: Cgroup) -> None:
+    """Whether the scheduler saw it coming or the kernel had to kill one: nobody is told of an error."""
     project.write_sources(dict.fromkeys("ab", f"seconds=1 mib={LIMIT * 2 // 3}"))
     with started(project, inside(cgroup, project.hook())) as build:
         assert build.wait() == 0, build.text()
         text = build.text()
     assert "compiled 2 objects in " in text
-    assert "killed for memory and run again)" in text, text
     assert "error" not in text
     assert sorted(path.name for path in project.objects.glob("*.o")) == ["a.o", "b.o"]
     assert project.half_written() == []
@@ -87,9 +87,8 @@ def test_one_that_never_fits(project: Project, cgroup: Cgroup) -> None:
     assert "Traceback" not in text
     source = project.root / "csrc" / "big.cu"
     error, hint = text.splitlines()[-2:]
-    assert error == (
-        f"safe-ext-build: error: {source}: the compiler was killed because memory ran out, also when it ran alone"
-    )
+    assert error.startswith(f"safe-ext-build: error: {source}")
+    assert "the compiler was killed because memory ran out, although nothing else of this build ran" in error
     assert hint == (
         "safe-ext-build: hint: Compile for fewer GPU architectures (TORCH_CUDA_ARCH_LIST), set NVCC_THREADS=1,"
         " or add memory."
