@@ -320,7 +320,7 @@ ARCHS = tuple(FOUR % (arch, arch) for arch in (80, 90, 100, 120))
 )
 def test_threads_are_cut_to_what_fits(words: tuple[bytes, ...], append: bytes, expected: bytes) -> None:
     build = Build(jobs=8, cpus=8)
-    build.observe({}, free=11)  # less a reserve of 4
+    build.observe({}, free=11, seconds=60)  # less a reserve of 4; long ago there was more
     build.ask(1, b"nvcc", b"-c", b"a.cu", *words, *ARCHS, append=append, seen=sight(11))
     assert build.ran() == [b" ".join([expected, *ARCHS])]
 
