@@ -116,7 +116,9 @@ def test_without_the_guard(tmp_path: Path, compiler: Path, limited: Maker) -> No
 
 KERNEL = """#include <thrust/device_ptr.h>
 #include <thrust/sort.h>
-void run{n}(float *p, int n) {{ thrust::sort(thrust::device_pointer_cast(p), thrust::device_pointer_cast(p + n)); }}
+void run{n}(float *p, int n) {{
+  thrust::sort(thrust::device_pointer_cast(p), thrust::device_pointer_cast(p + n));
+}}
 """
 SETUP = """from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CUDAExtension
