@@ -85,7 +85,7 @@ def _execute(task: Task, settings: Settings, torch: Torch | None, cuda: Cuda | N
         return _in_process(task, planned)
     from . import staging
 
-    return staging.run(staging.Scene(task.hook, task.arguments, settings, torch, cuda, planned))
+    return staging.run(staging.Scene(task.hook, task.arguments, settings, torch, cuda, planned, task.compiles))
 
 
 def _in_process(task: Task, planned: BuildPlan) -> Any:

@@ -41,10 +41,12 @@ class Scene:
     torch: Torch | None
     cuda: Cuda | None
     plan: BuildPlan
+    compiles: bool
 
 
 def run(scene: Scene) -> Any:
     """Run a hook in a supervised builder; returns its result. Raises SafeExtBuildError."""
+    hook.leave_if_orphaned()
     cache = workspace.cache_root(dict(os.environ))
     root = scene.settings.workspace.dir or workspace.default_root(dict(os.environ))
     with hook.Signals() as signals:
@@ -52,16 +54,22 @@ def run(scene: Scene) -> Any:
         project = store.name(Path.cwd())
         history = History(cache / "history.sqlite")
         try:
-            known = history.lookup_all(scope(project))
-            text = json.dumps({entry: [curve.seconds, *curve.points] for entry, curve in known.items()})
-            (place.path / HISTORY).write_text(text)
-            return hook.run(_stage(scene, place, project), place, signals)
+            with workspace.writing(place.path):
+                if scene.compiles:
+                    _write_history(history.lookup_all(scope(project)), place)
+                build = _stage(scene, place, project)
+            return hook.run(build, place, signals)
         finally:
             seen = list(events.read(place.path / "events.jsonl"))
             place.remove()
             if line := summarize(seen):
                 ui.say(line)
             history.record((one.entry, Curve(one.alone, one.curve)) for one in seen if one.outcome == "compiled")
+
+
+def _write_history(known: dict[str, Curve], place: Workspace) -> None:
+    text = json.dumps({entry: [curve.seconds, *curve.points] for entry, curve in known.items()})
+    (place.path / HISTORY).write_text(text)
 
 
 def _shim_roots() -> list[Path]:

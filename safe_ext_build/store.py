@@ -7,6 +7,8 @@ import os
 import re
 from pathlib import Path
 
+from .errors import SettingsError
+
 
 def is_unpacked_sdist(project: Path) -> bool:
     """Whether this is a copy that a frontend has unpacked for one build: only an sdist holds a PKG-INFO."""
@@ -25,6 +27,13 @@ def place(project: Path, hook: str, build_dir: Path | None, cache: Path, fingerp
     temporary directory: those go to the cache.
     """
     if build_dir:
+        try:
+            build_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingsError(
+                f"build-dir is {build_dir}, which cannot be made: {error.strerror}",
+                hint="Name a directory that you can write.",
+            ) from error
         return build_dir
     if is_unpacked_sdist(project):
         return cache / "objects" / _sdist_name(project) / fingerprint

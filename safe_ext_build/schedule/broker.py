@@ -173,6 +173,11 @@ class Broker:
         self.scheduler.remove(job.id)
         return job if orphaned else None
 
+    def abandoned(self, job: Job) -> None:
+        """Nobody waits for this job any more: what stood between it and ninja was killed."""
+        if not self.interrupted:
+            self._stop(f"the job of {job.name} was killed")
+
     def _ask(self, connection: Connection, pid: int, fields: list[bytes], now: float) -> None:
         cwd, prepend, append, *words = (os.fsdecode(item) for item in fields)
         compiler = commands.compiler_index(words)

@@ -34,7 +34,8 @@ def _answer(request: dict[str, Any], compile_failed: Path) -> dict[str, Any]:
         backend = importlib.import_module("setuptools.build_meta")
         return {"value": getattr(backend, request["hook"])(**request["arguments"])}
     except SystemExit as error:
-        return {"error": f"the project's build ended with exit status {error.code}"}
+        status = f"exit status {error.code}" if isinstance(error.code, int) else error.code or "no reason given"
+        return {"error": f"the setup script gave up: {status}"}
     except KeyboardInterrupt:
         return {"error": "interrupted"}
     except BaseException as error:

@@ -23,7 +23,7 @@ from ..errors import BuildFailed, SupervisionError
 from .linux import is_subreaper, pidfd_open, set_subreaper
 from .processes import Process, descendants, end_all, marked, read, snapshot
 from .protocol import CONTINUE, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
-from .workspace import Workspace
+from .workspace import Workspace, writing
 
 _BYTES = {getattr(signal, name): byte for byte, name in SIGNAL_BYTES.items()}
 MEMORY_HINT = "Compile for fewer GPU architectures (TORCH_CUDA_ARCH_LIST), set NVCC_THREADS=1, or add memory."
@@ -59,6 +59,17 @@ def python_command(module: str, *arguments: str, isolated: bool) -> list[str]:
     return [sys.executable, *options, "-c", _BOOTSTRAP.format(root=root, module=module), *arguments]
 
 
+def leave_if_orphaned() -> None:
+    """End now if our frontend was killed before we could look at it: nobody is waiting for what we build.
+
+    Then our parent is whoever collects orphans, and no frontend: it is in another session, where a frontend's
+    hook process runs in the frontend's own.
+    """
+    parent, ours = read(os.getppid()), read(os.getpid())
+    if parent and ours and parent.session != ours.session and (parent.pid == 1 or parent.name == "systemd"):
+        os._exit(1)
+
+
 def run(build: Build, workspace: Workspace, signals: Signals) -> Any:
     """Run a hook in a supervised builder and return its result.
 
@@ -67,7 +78,8 @@ def run(build: Build, workspace: Workspace, signals: Signals) -> Any:
     the tree is gone.
     """
     request = {"hook": build.hook, "arguments": build.arguments, "path": sys.path, "cwd": str(Path.cwd())}
-    (workspace.path / "request.json").write_text(json.dumps(request))
+    with writing(workspace.path):
+        (workspace.path / "request.json").write_text(json.dumps(request))
     ending = _supervise(build, workspace, signals)
     if ending.frontend_gone or ending.signal:
         workspace.remove()
@@ -206,7 +218,8 @@ def _answer(verdict: Verdict, workspace: Workspace) -> Any:
     try:
         answer = json.loads((workspace.path / "result.json").read_text())
     except (OSError, ValueError):
-        raise BuildFailed(f"the builder ended with exit status {verdict.builder_status >> 8}") from None
+        status = verdict.builder_status >> 8
+        raise BuildFailed(f"the setup script ended the process that ran it (exit status {status})") from None
     if "value" in answer:
         return answer["value"]
     if verdict.failure:

@@ -84,6 +84,7 @@ class JobServer:
         now = time.monotonic()
         if self.broker.jobs and now >= self.next_look:
             self._look(now)
+            self._find_abandoned()
             self._advance()
         pid = self.broker.ready_to_interrupt
         if pid and self._is_collected(pid):
@@ -218,6 +219,15 @@ class JobServer:
             return read(job) is None
         now = read(edge.pid)
         return now is None or now.start != edge.start
+
+    def _find_abandoned(self) -> None:
+        """What ninja started for a compile may be a shell; if somebody kills that, ninja never hears of its J."""
+        for job in self.broker.jobs.values():
+            edge = self.edges.get(job.pid)
+            if edge and job.state != "ended":
+                now = read(edge.pid)
+                if now is None or now.start != edge.start or now.state in "ZX":
+                    self.broker.abandoned(job)
 
     def _edge(self, pid: int) -> Process | None:
         """What ninja started, and waits for: the J `pid` itself or, where the shell does not exec, a shell."""

@@ -24,6 +24,7 @@ class Process(NamedTuple):
     state: str
     parent: int
     group: int
+    session: int
     start: int
     rss: int
 
@@ -34,7 +35,14 @@ def parse_stat(text: str) -> Process:
     pid, _, name = head.partition(" (")
     fields = tail.split()
     return Process(
-        int(pid), name, fields[0], int(fields[1]), int(fields[2]), int(fields[19]), int(fields[21]) * PAGE
+        int(pid),
+        name,
+        fields[0],
+        int(fields[1]),
+        int(fields[2]),
+        int(fields[3]),
+        int(fields[19]),
+        int(fields[21]) * PAGE,
     )
 
 

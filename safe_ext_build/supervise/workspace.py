@@ -9,11 +9,13 @@ Standard library only: the supervisor imports this.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
 import stat
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import SupervisionError
@@ -144,13 +146,34 @@ def default_root(environ: dict[str, str]) -> Path:
     return cache_root(environ) / "workspaces"
 
 
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what goes wrong while a workspace is filled (a full disk, most often) into an error that says so."""
+    try:
+        yield
+    except OSError as error:
+        raise SupervisionError(
+            f"cannot write to the workspace {path}: {error.strerror}",
+            hint="Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory on a disk with room.",
+        ) from error
+
+
 def cache_root(environ: dict[str, str]) -> Path:
-    """The user's cache directory for safe-ext-build (XDG base directory specification)."""
+    """The user's cache directory for safe-ext-build (XDG base directory specification), made if need be.
+
+    Where it cannot be made (a read-only home, no home at all), a directory of the user's own on disk.
+    """
     base = environ.get("XDG_CACHE_HOME") or ""
-    if os.path.isabs(base):
-        return Path(base) / "safe-ext-build"
     home = environ.get("HOME") or os.path.expanduser("~")
-    return Path(home) / ".cache" / "safe-ext-build"
+    usual = Path(base) if os.path.isabs(base) else Path(home) / ".cache"
+    for path in (usual / "safe-ext-build", Path(f"/var/tmp/safe-ext-build-{os.getuid()}.cache")):
+        try:
+            _private_directory(path)
+        except SupervisionError:
+            continue
+        if os.access(path, os.W_OK | os.X_OK):
+            return path
+    return usual / "safe-ext-build"
 
 
 def _has_room(path: Path) -> bool:

@@ -197,7 +197,12 @@ def _named(
     values |= {name: environ[name] for name in _ENVIRONMENT if name in environ and name != _first(source)}
     lines: list[str] = []
     for source, value in values.items():
-        home, line = clean_cuda_home(value, source)
+        try:
+            home, line = clean_cuda_home(value, source)
+        except ToolkitError as error:
+            if not _is_variable(source):
+                raise
+            home, line = None, f"{error}: not used"  # often a stale line in a shell's start-up file
         lines += [line] if line else []
         if home is not None:
             return [Candidate(str(home), source, explicit=True, required=not _is_variable(source))], lines

@@ -596,13 +596,12 @@ def wrong(
 
 def stepping(rng: random.Random, most: int, speed: float = 0.5 * GIB) -> Neighbour:
     """Another program, which takes and gives back memory at `speed` bytes per second, again and again."""
-    moves, when = [], 0.0
-    level = 0
+    moves: list[tuple[float, int, int]] = []
+    when = 0.0
     for _ in range(400):
         when += rng.uniform(20, 120)
-        target = rng.randrange(0, most)
-        moves.append((when, level, target))
-        level = target
+        level = _level(moves, when, speed)  # where it is, which need not be where it was going
+        moves.append((when, level, rng.randrange(0, most)))
     return lambda now: _level(moves, now, speed)
 
 
