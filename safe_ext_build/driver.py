@@ -13,7 +13,6 @@ from .errors import BuildFailed, SafeExtBuildError, ToolkitError
 from .machine import read_machine
 from .plan import BuildPlan
 from .settings import Settings
-from .supervise.workspace import cache_root
 from .toolchain import find
 from .toolchain.find import Cuda, Torch
 
@@ -41,7 +40,7 @@ def run(task: Task, settings: Settings) -> Any:
 def _run(task: Task, settings: Settings) -> Any:
     # A project without a setup script has no code that could ask for torch.
     has_code = Path("setup.py").is_file()
-    torch = find.find_torch(settings, os.getppid(), os.environ) if has_code else None
+    torch = find.find_torch(settings, os.getppid(), os.environ) if has_code and _is_linux() else None
     cuda = _find_cuda(task, settings, torch) if torch else None
     planned = plan.make(settings, cuda, _torch_line(torch), read_machine())
     if task.compiles and has_code:
@@ -68,7 +67,13 @@ def _setup_script() -> str:
         return ""
 
 
+def _is_linux() -> bool:
+    return platform.system() == "Linux"
+
+
 def _find_cuda(task: Task, settings: Settings, torch: Torch) -> Cuda | None:
+    from .supervise.workspace import cache_root
+
     try:
         cuda = find.find_cuda(settings, torch, os.environ, cache_root(dict(os.environ)))
     except ToolkitError:
@@ -81,7 +86,7 @@ def _find_cuda(task: Task, settings: Settings, torch: Torch) -> Cuda | None:
 
 
 def _execute(task: Task, settings: Settings, torch: Torch | None, cuda: Cuda | None, planned: BuildPlan) -> Any:
-    if platform.system() != "Linux":
+    if not _is_linux():
         return _in_process(task, planned)
     from . import staging
 
@@ -89,7 +94,7 @@ def _execute(task: Task, settings: Settings, torch: Torch | None, cuda: Cuda | N
 
 
 def _in_process(task: Task, planned: BuildPlan) -> Any:
-    """Elsewhere than on Linux: the plan's environment, and setuptools as it is; supervision needs Linux."""
+    """Elsewhere than on Linux: setuptools as it is, with the planned number of jobs; the rest needs Linux."""
     from setuptools import build_meta
 
     os.environ.update(planned.environment)

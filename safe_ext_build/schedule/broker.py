@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -117,7 +118,9 @@ class Broker:
         self.limits = limits
         self.naming = naming
         self.directory = directory
-        self.scheduler = Scheduler(limits, Forecaster(history))
+        # Builds that have all just stopped a compile must not all start the next one in the same moment.
+        jitter = zlib.crc32(directory.encode()) / 0xFFFFFFFF
+        self.scheduler = Scheduler(limits, Forecaster(history), jitter)
         self.send = send
         self.emit = emit
         self.jobs: dict[Connection, Job] = {}

@@ -163,12 +163,25 @@ def test_no_place_for_shims(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
-        ({"XDG_CACHE_HOME": "/c", "HOME": "/h"}, "/c/safe-ext-build"),
-        ({"XDG_CACHE_HOME": "relative", "HOME": "/h"}, "/h/.cache/safe-ext-build"),
-        ({"XDG_CACHE_HOME": "", "HOME": "/h"}, "/h/.cache/safe-ext-build"),
-    ],
+    ("cache", "expected"),
+    [("{tmp}/c", "c/safe-ext-build"), ("relative", "h/.cache/safe-ext-build"), ("", "h/.cache/safe-ext-build")],
 )
-def test_cache_root(environ: dict[str, str], expected: str) -> None:
-    assert workspace.cache_root(environ) == Path(expected)
+def test_cache_root(cache: str, expected: str, tmp_path: Path) -> None:
+    environ = {"XDG_CACHE_HOME": cache.format(tmp=tmp_path), "HOME": str(tmp_path / "h")}
+    found = workspace.cache_root(environ)
+    assert found == tmp_path / expected
+    assert found.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_cache_that_cannot_be_made(tmp_path: Path) -> None:
+    """A read-only home, or none: then it is a directory of the user's own on disk."""
+    (tmp_path / "file").touch()
+    found = workspace.cache_root({"XDG_CACHE_HOME": str(tmp_path / "file"), "HOME": "/"})
+    assert found == Path(f"/var/tmp/safe-ext-build-{os.getuid()}.cache")
+
+
+def test_a_full_disk_is_said(tmp_path: Path) -> None:
+    with pytest.raises(SupervisionError) as caught, workspace.writing(tmp_path):
+        raise OSError(28, "No space left on device")
+    assert str(caught.value) == f"cannot write to the workspace {tmp_path}: No space left on device"
+    assert "workspace.dir" in caught.value.hint

@@ -316,3 +316,11 @@ def test_the_real_toolkit_is_found_quickly() -> None:
     assert (toolkit.home / "bin" / "nvcc").exists() and (toolkit.home / "bin" / "nvcc.profile").exists()
     assert toolkit.build.startswith(f"V{toolkit.version[0]}.{toolkit.version[1]}.")
     assert "80" in toolkit.archs
+
+
+def test_a_stale_variable_is_passed_over() -> None:
+    """A line that was left in a shell's start-up file must not stop what needs no CUDA, or finds another."""
+    found = cuda.discover(None, "default", {"CUDA_HOME": "/nowhere", "PATH": "/nowhere"}, root=Path("/nowhere"))
+    assert found.lines == ("CUDA_HOME is '/nowhere', which does not exist: not used",)
+    with pytest.raises(ToolkitError, match="does not exist"):
+        cuda.discover("/nowhere", "[tool.safe-ext-build] cuda.home in pyproject.toml", {}, root=Path("/nowhere"))
