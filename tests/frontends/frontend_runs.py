@@ -109,10 +109,13 @@ class Ground:
         return self.run([self.python, "-c", _CALL_HOOK, name, *arguments], project, **environ)
 
     def evaluate(self, module: str, expression: str, **environ: str) -> str:
-        """What this environment's Python prints of an expression, with a module imported."""
+        """What this environment's Python prints of an expression, with a module imported.
+
+        Its last line: torch may have warned before that numpy is missing.
+        """
         code = f"import {module}; print({expression})"
         # Not in a directory of the test's: there, a project's directory would pass for its package.
-        return self.run([self.python, "-c", code], self.python.parent, **environ).check().output.strip()
+        return self.run([self.python, "-c", code], self.python.parent, **environ).check().output.splitlines()[-1].strip()
 
 
 def foreign_variables() -> list[str]:

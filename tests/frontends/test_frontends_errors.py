@@ -41,13 +41,13 @@ def test_setup_script_that_exits(code: str, ground: Ground, tmp_path: Path) -> N
     assert run.status == 1
     assert "Traceback" not in run.output
     assert code.strip("'") in run.output
-    assert run.says("error: ", "ended")
+    assert run.says("error: the setup script gave up: ", code.strip("'"))
 
 
 def test_setup_script_that_vanishes(ground: Ground, tmp_path: Path) -> None:
     run = build(ground, tmp_path, "import os; os._exit(5)")
     assert run.status == 1
-    assert run.says("error: the builder ended with exit status 5")
+    assert run.says("error: the setup script ended the process that ran it (exit status 5)")
 
 
 def test_setup_script_that_crashes(ground: Ground, tmp_path: Path) -> None:
