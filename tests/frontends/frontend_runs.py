@@ -115,7 +115,12 @@ class Ground:
         """
         code = f"import {module}; print({expression})"
         # Not in a directory of the test's: there, a project's directory would pass for its package.
-        return self.run([self.python, "-c", code], self.python.parent, **environ).check().output.splitlines()[-1].strip()
+        return (
+            self.run([self.python, "-c", code], self.python.parent, **environ)
+            .check()
+            .output.splitlines()[-1]
+            .strip()
+        )
 
 
 def foreign_variables() -> list[str]:
