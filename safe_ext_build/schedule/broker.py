@@ -20,7 +20,7 @@ from . import command as commands
 from . import history_key
 from . import outcome as outcomes
 from .forecast import GIB, Curve, Features, Forecaster, resample
-from .policy import Limits, Memory, Scheduler, Waiting
+from .policy import Decision, Limits, Memory, Scheduler, Waiting
 
 Connection = int  # the descriptor; the supervisor maps it to its socket
 Send = Callable[[Connection, list[bytes]], None]
@@ -268,7 +268,7 @@ class Broker:
         if self.stop_reason:
             return
         if self.winding_down:
-            self._kill(self.scheduler.relieve(now, sight.memory))
+            self._stop_and_go(self.scheduler.relieve(now, sight.memory))
             self._wind_down()
             return
         decision = self.scheduler.decide(now, sight.memory)
@@ -276,15 +276,15 @@ class Broker:
         by_id = {job.id: job for job in self.jobs.values()}
         for number, threads in decision.admit:
             self._start(by_id[number], threads, now, sight)
-        self._kill(decision.kill)
-        self.paused += [(by_id[number], True) for number in decision.freeze if number in by_id]
-        self.paused += [(by_id[number], False) for number in decision.thaw if number in by_id]
+        self._stop_and_go(decision)
 
-    def _kill(self, numbers: list[int]) -> None:
+    def _stop_and_go(self, decision: Decision) -> None:
         for job in self.running():
-            if job.id in numbers:
+            if job.id in decision.kill:
                 job.doomed = True
                 self.doomed.append(job)
+            elif job.id in (*decision.freeze, *decision.thaw):
+                self.paused.append((job, job.id in decision.freeze))
 
     def set_cpus(self, cpus: int) -> None:
         """Neighbours come and go, and with them our share of the CPUs."""

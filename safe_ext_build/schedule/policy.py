@@ -433,13 +433,13 @@ class Scheduler:
         decision = self._admissions(now, budget, FROZEN if self._frozen else self._closed(now, memory))
         return replace(decision, thaw=thaw)
 
-    def relieve(self, now: float, memory: Memory) -> list[int]:
-        """What to kill now, when nothing is to be admitted any more."""
+    def relieve(self, now: float, memory: Memory) -> Decision:
+        """What to do when nothing is to be admitted any more: what is frozen must still come to its end."""
         if not self.limits.guard:
-            return []
+            return Decision()
         self._budget(now, memory)
-        kill, _ = self._relief(now, memory)
-        return kill
+        kill, freeze = self._relief(now, memory)
+        return Decision(kill=kill, freeze=freeze, thaw=[] if kill or freeze else self._thaw(now, memory))
 
     def _budget(self, now: float, memory: Memory) -> int:
         """What all jobs of this build may hold together: what is free, and what they hold already."""

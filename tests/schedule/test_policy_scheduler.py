@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from safe_ext_build.schedule.forecast import GIB, Curve, Features, Forecaster
-from safe_ext_build.schedule.policy import Limits, Memory, Scheduler, Waiting
+from safe_ext_build.schedule.policy import Decision, Limits, Memory, Scheduler, Waiting
 
 FLAT = (1.0,) * 16
 EARLY = (0.5, 1.0, 1.0, 1.0, *(0.25,) * 12)  # peaks in its first quarter, then lets go
@@ -306,3 +306,15 @@ def test_light_imports() -> None:
     command = [sys.executable, "-I", "-S", "-E", "-c", code]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_what_is_frozen_comes_to_its_end_when_nothing_is_admitted_any_more() -> None:
+    """After a failed compile the build waits for what runs: a frozen compile would be waited for for ever."""
+    scheduler = Scheduler(Limits(jobs=2, cpus=2), Forecaster({}))
+    plenty = Memory(available=100 << 30, reserve=4 << 30, floor=2 << 30, total=128 << 30)
+    for number in (1, 2):
+        scheduler.enqueue(Waiting(number, Features(cuda=True, archs=1, threads=1, key=str(number))))
+    assert len(scheduler.decide(0.0, plenty).admit) == 2
+    scheduler._frozen.add(2)
+    assert scheduler.relieve(60.0, plenty) == Decision(thaw=[2])
+    assert scheduler.relieve(61.0, plenty) == Decision()
