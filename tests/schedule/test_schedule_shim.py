@@ -125,6 +125,10 @@ class Supervisor:
             pid = self.broker.ready_to_interrupt
             if pid and not Path(f"/proc/{self.edges[pid]}").exists():
                 self.broker.interrupt_ninja()
+            if self.broker.interrupted and self.broker.ninjas:
+                for job in self.broker.jobs.values():  # as the real one does: a forking shell swallows a SIGINT
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(job.pid, signal.SIGINT)
 
     def _attend(self, item: int) -> None:
         if item not in self.open:
