@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
-from math import log2
+from math import log2, sqrt
 from operator import add, sub
 
 from .forecast import COLD_CPP, COLD_CUDA, GIB, Curve, Features, Forecast, Forecaster
@@ -14,6 +14,7 @@ from .forecast import COLD_CPP, COLD_CUDA, GIB, Curve, Features, Forecast, Forec
 KILLS_BEFORE_ALONE = 3
 BOOST = 1.5  # what a job that was killed for memory is expected to take, over what it was expected to take
 MOST_BUCKETS = 512
+COARSE = 16
 STEPS = 8  # finer steps per point of a curve
 SMEAR = 0.02  # how far off in time a known job's forecast may be
 SMEAR_UNKNOWN = 0.35
@@ -180,9 +181,9 @@ class _Profile:
         place = bucket - self.first
         return self.sums[place] if 0 <= place < len(self.sums) else 0
 
-    def ahead(self, bucket: int, count: int) -> list[int]:
-        here = bucket - self.first
-        return self.sums[here : here + count] if here >= 0 else self.sums[:count]
+    def ahead(self, bucket: int, count: int, step: int = 1) -> list[int]:
+        here = max(0, bucket - self.first)
+        return self.sums[here : here + count : step]
 
 
 class Scheduler:
@@ -210,7 +211,9 @@ class Scheduler:
         self._running_cpu = 0.0
         self._fresh = True
         self._held = 0
-        self._readings: list[tuple[float, int, int]] = []  # when, budget, held
+        self._readings: list[tuple[float, int]] = []  # when, budget
+        self._usages: list[tuple[float, Mapping[int, int]]] = []
+        self._growth = 0.0
         self._freed: list[tuple[float, int]] = []
         self._quiet_until = float("-inf")
         self._refreshed = 0.0
@@ -247,6 +250,7 @@ class Scheduler:
         """
         self._fresh = True
         self._held = sum(usage.values())
+        self._growth = self._grown(usage, now)
         profile = self._profile
         profile.forget_before(profile.bucket(now))
         here = profile.bucket(now)
@@ -264,7 +268,7 @@ class Scheduler:
                 self.forecaster.saw(id, job.features, job.spent, held)
             remaining += max(0.0, job.cpu - job.spent * job.threads)
             claimed = job.claim_at(here)
-            if held > SURPRISE * claimed:
+            if job.forecast.known and held > SURPRISE * self._planned(job):
                 self._surprised = now
             late = abs(now - job.position - job.anchor)
             stale = not job.forecast.known and job.generation != generation
@@ -273,6 +277,14 @@ class Scheduler:
             if held > claimed or stale or late > max(2 * profile.width, 0.04 * job.curve.seconds):
                 self._claim_again(job, now)
         self._running_cpu = remaining
+
+    def _grown(self, usage: Mapping[int, int], now: float) -> float:
+        """Bytes per second by which what runs has grown of late; what has ended must not hide it."""
+        self._usages = [(when, known) for when, known in self._usages if when >= now - SETTLE] + [(now, usage)]
+        then, before = self._usages[0]
+        alive = self._running.keys() - self._dying
+        grown = sum(held - before.get(id, 0) for id, held in usage.items() if id in alive)
+        return max(0.0, grown / max(TICK, now - then))
 
     def _refresh(self, now: float) -> None:
         """Forecasts of jobs without history follow what such jobs have done so far."""
@@ -373,6 +385,11 @@ class Scheduler:
         job.shapes[threads] = shape
         return shape
 
+    def _planned(self, job: _Job) -> int:
+        """What the job was expected to hold by now when it was admitted: its claim has followed it since."""
+        claim = self._shape(job, job.threads).claim
+        return claim[min(int(job.spent / self._profile.width), len(claim) - 1)]
+
     def _widen(self, seconds: float) -> None:
         """Fewer, wider buckets: a longer job has come. Rare, since widths double."""
         old, profile = self._profile, _Profile()
@@ -446,12 +463,12 @@ class Scheduler:
         if self._fresh or not self._readings:
             self._fresh = False
             others = memory.available + self._held - memory.reserve - memory.promised
-            self._readings.append((now, others, self._held))
+            self._readings.append((now, others))
             self._readings = [item for item in self._readings if item[0] > now - TREND]
         # The lowest of late: a job that lets go between two readings would count twice.
         latest = self._readings[-1][0]
-        lowest = min(budget for when, budget, _ in self._readings if when >= latest - SETTLE)
-        begun, before, _ = self._readings[0]
+        lowest = min(budget for when, budget in self._readings if when >= latest - SETTLE)
+        begun, before = self._readings[0]
         taken = max(0.0, (before - lowest) / max(SETTLE, latest - begun))
         return int(lowest - taken * TREND_AHEAD)
 
@@ -474,10 +491,10 @@ class Scheduler:
         dying = sum(self._running[id].held for id in self._dying)
         coming = dying + sum(size for _, size in self._freed)
         expected = memory.available + coming
-        ours, others = self._falls()
+        others = self._taken()
         near = self._profile.at(self._profile.bucket(now + LOOK_AHEAD))
         # Growth that was forecast ends where the forecast says, so that admission has left room for it.
-        growth = ours * LOOK_AHEAD
+        growth = self._growth * LOOK_AHEAD
         trusted = not self._unknown and now > self._surprised + FORGET_SURPRISE
         if now < self._froze + LOOK_AHEAD:
             growth = 0.0  # what the readings still show of it has ended
@@ -519,15 +536,11 @@ class Scheduler:
         self._thawed = now
         return [eldest]
 
-    def _falls(self) -> tuple[float, float]:
-        """Bytes per second by which free memory falls: to our own jobs, over some readings; to others, at once."""
-        when, budget, held = self._readings[-1]
-        recent = [item for item in self._readings if item[0] >= when - SETTLE]
-        then, _, before = recent[0]
-        ours = (held - before) / max(TICK, when - then)
-        then, earlier, _ = recent[-2] if len(recent) > 1 else recent[0]
-        others = (earlier - budget) / max(TICK, when - then)
-        return max(0.0, ours), max(0.0, others)
+    def _taken(self) -> float:
+        """Bytes per second by which what is left for us falls, since others take it."""
+        when, budget = self._readings[-1]
+        then, earlier = self._readings[-2] if len(self._readings) > 1 else self._readings[-1]
+        return max(0.0, (earlier - budget) / max(TICK, when - then))
 
     def _admissions(self, now: float, budget: int | None, closed: str) -> Decision:
         admit: list[tuple[int, int]] = []
@@ -640,11 +653,15 @@ class Scheduler:
         return 0
 
     def _fits(self, shape: _Shape, now: float, budget: int) -> bool:
-        here = self._profile.bucket(now)
-        if shape.peak > budget or shape.peak + self._profile.at(here + shape.peak_at) > budget:
-            return False
-        ahead = self._profile.ahead(here, len(shape.claim))
-        return max(map(add, ahead, shape.claim), default=0) <= budget
+        here, claim, profile = self._profile.bucket(now), shape.claim, self._profile
+        if shape.peak > budget:
+            # It never fits, and has to be let in at some time: when nothing else will be there at its worst.
+            ahead = profile.ahead(here, len(claim))
+            return not any(other and other + own > budget for other, own in zip(ahead, claim, strict=False))
+        for step in (COARSE, 1):  # most that do not fit are seen not to at a few places
+            if max(map(add, profile.ahead(here, len(claim), step), claim[::step]), default=0) > budget:
+                return False
+        return True
 
     def _start(self, job: _Job, threads: int, now: float) -> tuple[int, int]:
         shape = self._shape(job, threads)
@@ -666,9 +683,11 @@ class Scheduler:
 
 
 def _urgency(curve: Curve) -> float:
-    """How long a job still runs after its peak: those start first, so that nothing long is left for the end."""
+    """Who starts first: who still runs long after its peak, so that nothing long is left for the end, and who
+    holds much, so that there is something small left to put beside it. (The root: of the weights that were
+    simulated it is the one that is nowhere bad.)"""
     peak_at = curve.points.index(curve.peak) / len(curve.points)
-    return curve.seconds * (1 - peak_at)
+    return curve.seconds * (1 - peak_at) * sqrt(curve.peak)
 
 
 def _group(job: _Job) -> _Key:

@@ -184,8 +184,12 @@ class Running:
     frozen: bool = False
 
     def held(self, virtual: float) -> int:
-        place = int((virtual - self.begun) / self.seconds * len(self.points))
-        return self.points[min(len(self.points) - 1, max(0, place))]
+        """Each point is the most within its 128th. It is reached steadily: in none of the recordings does a
+        compile take more than 300 MiB within a second. It is let go of at once."""
+        at = (virtual - self.begun) / self.seconds * len(self.points)
+        place = min(len(self.points) - 1, max(0, int(at)))
+        before, point = self.points[place - 1] if place else 0, self.points[place]
+        return point - int((point - before) * max(0.0, place + 1 - at)) if point > before else point
 
     @property
     def parallelism(self) -> float:

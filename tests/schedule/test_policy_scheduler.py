@@ -318,3 +318,39 @@ def test_what_is_frozen_comes_to_its_end_when_nothing_is_admitted_any_more() -> 
     scheduler._frozen.add(2)
     assert scheduler.relieve(60.0, plenty) == Decision(thaw=[2])
     assert scheduler.relieve(61.0, plenty) == Decision()
+
+
+def test_a_job_that_is_larger_than_the_budget_starts_where_nothing_else_is_at_its_worst() -> None:
+    late = (*(0.1,) * 10, *(1.0,) * 6)
+    small = {2: curve(2, seconds=30), 3: curve(2, seconds=300)}
+    for id, fits in ((2, True), (3, False)):  # gone before the large one peaks, or still there
+        scheduler = build({1: curve(9, shape=late), id: small[id]})
+        scheduler.remove(1)
+        scheduler.decide(0, memory(9))
+        scheduler.enqueue(Waiting(1, Features(True, 1, 1, "1")))
+        assert bool(scheduler.decide(0.1, memory(9)).admit) is fits
+
+
+def test_what_has_ended_does_not_hide_how_others_grow() -> None:
+    ramp = (*((i + 1) / 8 for i in range(8)), *(1.0,) * 8)
+    scheduler = build({id: curve(1, shape=ramp) for id in range(4)})
+    scheduler.decide(0, memory(16))
+    see(scheduler, 4, {0: 2, 1: 2, 2: 2, 3: 4})  # much more than was expected
+    assert not scheduler.decide(4, memory(6)).kill
+    scheduler.finished(3, 4.5)
+    see(scheduler, 5, {0: 3, 1: 3, 2: 3})
+    # 7 GiB are free, more than before; but 3 went in the last second, and who is killed now is gone in 2.5 s.
+    assert scheduler.decide(5, memory(7)).kill
+
+
+def test_a_history_that_is_too_low_is_noticed_however_steadily_it_is_outgrown() -> None:
+    ramp = tuple((i + 1) / 16 for i in range(16))
+    scheduler = build({id: curve(4, 160, ramp) for id in range(3)}, guard=False)
+    scheduler.decide(0, memory())
+    scheduler.limits = Limits(100, 8)
+    for second in range(1, 60):  # twice what was forecast, and never much more than the moment before
+        see(scheduler, second, dict.fromkeys(range(3), 0.05 * second), dict.fromkeys(range(3), float(second)))
+        assert not scheduler.decide(second, memory(9.6 - 0.15 * second)).kill or second > 55
+    # Each second takes 0.15 GiB. By the history it takes none: that ends before the floor is reached.
+    see(scheduler, 60, dict.fromkeys(range(3), 3.0), dict.fromkeys(range(3), 60.0))
+    assert scheduler.decide(60, memory(0.6)).kill
