@@ -32,7 +32,7 @@ _IN_SUPERVISE = (
     *("job_server", "connection", "usage", "neighbourhood"),
 )
 _IN_SCHEDULE = (
-    *("broker", "command", "policy", "forecast", "history_key", "outcome"),
+    *("broker", "command", "policy", "claims", "relief", "forecast", "history_key", "outcome"),
     *("job", "shim", "ninjafile", "objects"),
 )
 BARE = (

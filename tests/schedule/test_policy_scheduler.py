@@ -315,7 +315,7 @@ def test_what_is_frozen_comes_to_its_end_when_nothing_is_admitted_any_more() -> 
     for number in (1, 2):
         scheduler.enqueue(Waiting(number, Features(cuda=True, archs=1, threads=1, key=str(number))))
     assert len(scheduler.decide(0.0, plenty).admit) == 2
-    scheduler._frozen.add(2)
+    scheduler._relief._frozen.add(2)
     assert scheduler.relieve(60.0, plenty) == Decision(thaw=[2])
     assert scheduler.relieve(61.0, plenty) == Decision()
 
