@@ -32,13 +32,13 @@ _IN_SUPERVISE = (
     *("job_server", "connection", "usage", "neighbourhood"),
 )
 _IN_SCHEDULE = (
-    *("broker", "command", "policy", "forecast", "history_key", "outcome"),
+    *("broker", "command", "fit", "policy", "forecast", "history_key", "outcome"),
     *("job", "shim", "ninjafile", "objects"),
 )
 BARE = (
     *(f"supervise.{name}" for name in _IN_SUPERVISE),
     *(f"schedule.{name}" for name in _IN_SCHEDULE),
-    *("machine", "events", "errors"),
+    *("machine", "events", "errors", "ui"),
 )
 
 

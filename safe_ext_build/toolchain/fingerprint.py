@@ -31,8 +31,13 @@ def _parts(torch: Torch | None, cuda: Cuda | None, environ: Mapping[str, str]) -
     for tool in ("bin/nvcc", "nvvm/bin/cicc", "bin/ptxas", "bin/cudafe++") if cuda else ():
         assert cuda is not None
         yield _identity(cuda.home / tool)
+    # Architectures that torch's helper dropped are added where ninja, which compares commands, does not see it;
+    # nor does it see what nvcc adds to its command by itself.
+    yield cuda.archs if cuda else ""
+    yield from (environ.get(name, "") for name in ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"))
     yield _program(environ, "CC", "cc")
     yield _program(environ, "CXX", "c++")
+    yield _program(environ, "NVCC_CCBIN", "gcc")
 
 
 def _program(environ: Mapping[str, str], variable: str, default: str) -> str:
