@@ -292,7 +292,9 @@ def _with_plain_ccbin(words: list[str]) -> list[str]:
     spans: list[tuple[int, int, list[str]]] = []
     for index, count, name, value in _options(words, _CCBIN):
         _, program, flags = split_compiler(value)
-        if program != value:
+        if not value.strip():
+            spans.append((index, count, []))
+        elif program != value:
             passed = [part for flag in flags for part in ("-Xcompiler", flag)]
             spans.append((index, count, [name, program, *passed]))
     return _replaced(words, spans)

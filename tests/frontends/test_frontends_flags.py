@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,9 @@ pytest_plugins = ["frontend_fixtures"]
 pytestmark = [*needs_cuda, pytest.mark.frontend]
 
 CHECKS = """
+#ifndef WORD
+#error the flags in CC and CXX are lost
+#endif
 static_assert(__cplusplus >= 202002L, "a standard that torch refuses");
 #ifdef __CUDACC__
 #define LIST(...) #__VA_ARGS__
@@ -30,7 +35,14 @@ def build(ground: Ground, parent: Path, cxx: list[str], nvcc: list[str], archs: 
     setup.write_text(text)
     header = project / "csrc" / "tiny.h"
     header.write_text(header.read_text() + CHECKS.format(archs=archs))
-    return ground.wheel(project, **environ)
+    named = {"CC": f"{real('gcc')} -DWORD", "CXX": f"{real('c++')} -DWORD"}
+    return ground.wheel(project, **{**named, **environ})
+
+
+def real(name: str) -> str:
+    path = shutil.which(name)
+    assert path, "these tests need a C++ compiler"
+    return os.path.realpath(path)
 
 
 def count(run: Run, *words: str) -> int:
@@ -58,3 +70,36 @@ def test_no_architecture_left_ends_the_build(ground: Ground, tmp_path: Path) -> 
     assert run.status != 0
     reason = r"compiled for sm_35 only, which nvcc \S+ does not know; it knows [\d, ]+"
     assert re.fullmatch(rf"error: \S+\.cu does not compile: {reason}", run.said[-1])
+
+
+def fake(place: Path, name: str, body: str, version: str = "99.0.0") -> Path:
+    """A compiler that claims to be of another version."""
+    path = place / name
+    path.write_text(
+        f'#!/bin/sh\ncase "$*" in --version|-v) echo "{name} (Fake) {version}"; exit;; '
+        f"-dump*) echo {version}; exit;; esac\n{body}\n"
+    )
+    path.chmod(0o755)
+    return path
+
+
+def test_a_fitting_host_compiler_is_used_instead(ground: Ground, tmp_path: Path) -> None:
+    place = tmp_path / "bin"
+    place.mkdir()
+    for name in ("gcc", "c++", "g++"):
+        fake(place, name, 'echo "#error -- unsupported GNU version!" >&2; exit 1')
+    usable = fake(place, "g++-12", f'exec {real("c++")} -DWORD "$@"', "12.2.0")
+    unset = {"CC": "", "CXX": "", "PATH": f"{place}:{os.environ['PATH']}"}
+    run = build(ground, tmp_path, [], [], "800", TORCH_CUDA_ARCH_LIST="8.0", **unset).check()
+    (line,) = [line for line in run.said if "nvcc's host code are compiled with" in line]
+    assert line.startswith(f"gcc 99.0.0 ({place / 'gcc'}) does not fit: nvcc ") and line.endswith(f"({usable})")
+
+
+def test_a_host_compiler_that_does_not_fit_ends_before_compiling(ground: Ground, tmp_path: Path) -> None:
+    compiler = fake(tmp_path, "gcc-99", "exit 1")
+    run = build(ground, tmp_path, [], [], "800", TORCH_CUDA_ARCH_LIST="8.0", CC=str(compiler))
+    assert run.status != 0
+    *_, error, hint = run.said
+    assert error.startswith(f"error: CC is '{compiler}': gcc 99.0.0 ({compiler}) does not fit, as nvcc ")
+    assert hint.startswith("hint: ")
+    assert "ninja" not in run.output and "running build_ext" not in run.output

@@ -238,6 +238,7 @@ def test_a_list_that_the_package_overrides_is_said() -> None:
         ("-ccbin 'ccache gcc'", "-ccbin gcc"),
         ("--compiler-bindir='gcc -m64 -g'", "--compiler-bindir gcc -Xcompiler -m64 -Xcompiler -g"),
         ("-ccbin g++-12", "-ccbin g++-12"),
+        ("-g -ccbin ''", "-g"),
         ("-ccbin '/my tools/g++'", "-ccbin '/my tools/g++'"),
     ],
 )
