@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import sysconfig
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,8 @@ def _naming(scene: Scene, project: str, real: dict[str, str]) -> Naming:
 
 def _fit(scene: Scene) -> Fit:
     """What the compiles have to fit."""
-    fit, torch, cuda = Fit(), scene.torch.facts if scene.torch else None, scene.cuda
+    fit = Fit(free_threaded=bool(sysconfig.get_config_var("Py_GIL_DISABLED")))
+    torch, cuda = scene.torch.facts if scene.torch else None, scene.cuda
     if torch:
         headers = torch.package / "include"
         places = (str(headers), str(headers.resolve()))

@@ -26,6 +26,7 @@ _ARCH = ("-arch", "--gpu-architecture")
 _CODE = ("-code", "--gpu-code")
 _ARCH_OPTIONS = (*_GENCODE, *_ARCH, *_CODE)
 _NUMBER = re.compile(r"(?:sm|compute|lto)_(\d+)[af]?")
+_LIMITED_API = re.compile(r"-DPy_LIMITED_API(=.*)?")
 _CCBIN = ("-ccbin", "--compiler-bindir")
 # What torch's own helper defines in each of its compiles: there, no architecture at all is never meant.
 _HELPER = "TORCH_EXTENSION_NAME"
@@ -35,9 +36,10 @@ _HELPER = "TORCH_EXTENSION_NAME"
 class Fit:
     """What the compiles of a build have to fit.
 
-    `torch`, `nvcc`: their names, for messages. `standard`: the lowest C++ standard that torch's headers
-    accept, which lie in `includes`; 0 without torch. `known`: the architectures of this nvcc (`86`); empty if it
-    cannot tell. `planned`: TORCH_CUDA_ARCH_LIST. `asked`: who has asked for that list; '' if nobody did.
+    `torch`, `nvcc`: their names, for messages. `standard`: the lowest C++ standard that torch's headers accept,
+    which lie in `includes`; 0 without torch. `known`: the architectures of this nvcc (`86`); empty if it cannot
+    tell. `planned`: TORCH_CUDA_ARCH_LIST. `asked`: who has asked for that list; '' if nobody did.
+    `free_threaded`: this Python has no limited API.
     """
 
     torch: str = ""
@@ -47,6 +49,7 @@ class Fit:
     known: Sequence[str] = ()
     planned: str = ""
     asked: str = ""
+    free_threaded: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,9 @@ def _mapped_flags(flags: str, change: Callable[[list[str]], list[str]]) -> str:
 def fit(call: Call, to: Fit, *, ours: bool = True) -> Fitted:
     """Make a call fit. `ours`: its nvcc is the one that `to` speaks of."""
     call, lines = _raised(call, to)
+    if to.free_threaded and any(_LIMITED_API.fullmatch(word) for word in call.arguments):
+        call = call.mapped(lambda words: [word for word in words if not _LIMITED_API.fullmatch(word)])
+        lines += ("Py_LIMITED_API is left out: this Python is free-threaded, and has no limited API",)
     if not call.is_cuda:
         return Fitted(call, lines)
     call = call.mapped(_with_plain_ccbin)

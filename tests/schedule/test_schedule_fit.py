@@ -244,3 +244,12 @@ def test_a_list_that_the_package_overrides_is_said() -> None:
 )
 def test_a_ccbin_of_several_words(ccbin: str, expected: str) -> None:
     assert shlex.join(fitted(f"nvcc {ccbin} -c a.cu").call.command) == f"nvcc {expected} -c a.cu"
+
+
+@pytest.mark.parametrize("program", ["g++", "nvcc"])
+def test_without_a_lock_there_is_no_limited_api(program: str) -> None:
+    line = f"{program} -DPy_LIMITED_API=0x030A0000 -DX -c a.cu"
+    found = fitted(line, Fit(free_threaded=True))
+    assert found.call.command == (program, "-DX", "-c", "a.cu")
+    assert found.lines == ("Py_LIMITED_API is left out: this Python is free-threaded, and has no limited API",)
+    assert same(line)
