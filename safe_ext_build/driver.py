@@ -47,7 +47,7 @@ def _run(task: Task, settings: Settings) -> Any:
     has_code = Path("setup.py").is_file()
     torch = find.find_torch(settings, os.getppid(), os.environ) if has_code and _is_linux() else None
     cuda = _find_cuda(task, settings, torch) if torch else None
-    host = _find_host(torch, cuda) if task.compiles else None
+    host, no_host = _find_host(torch, cuda) if task.compiles else (None, "")
     planned = plan.make(settings, cuda, _torch_line(torch), read_machine(), host)
     if task.compiles and has_code:
         for line in planned.lines:
@@ -55,7 +55,7 @@ def _run(task: Task, settings: Settings) -> Any:
     try:
         return _execute(task, settings, torch, cuda, planned)
     except BuildFailed as error:
-        error.hint = error.hint or _afterthought(torch, cuda)
+        error.hint = error.hint or no_host or _afterthought(torch, cuda)
         raise
 
 
@@ -91,20 +91,20 @@ def _find_cuda(task: Task, settings: Settings, torch: Torch) -> Cuda | None:
     return cuda
 
 
-def _find_host(torch: Torch | None, cuda: Cuda | None) -> Host | None:
-    """The host compilers. That none fits ends only a build whose setup script compiles, and lets us judge."""
+def _find_host(torch: Torch | None, cuda: Cuda | None) -> tuple[Host | None, str]:
+    """The host compilers; or why there are none, which ends a build at once only where its setup script surely
+    compiles, and leaves the choice to us."""
     if torch is None or torch.facts is None:
-        return None
+        return None, ""
     from .toolchain.host import fit_host
 
     try:
-        return fit_host(torch.facts, cuda.home if cuda else None, cuda.build if cuda else "", os.environ)
+        return fit_host(torch.facts, cuda.home if cuda else None, cuda.build if cuda else "", os.environ), ""
     except ToolkitError as error:
         script = _setup_script()
         if _COMPILES.search(script) and not _OWN_HOST.search(script):
             raise
-        ui.warn(str(error))
-        return None
+        return None, f"{error}; {error.hint}"
 
 
 def _execute(task: Task, settings: Settings, torch: Torch | None, cuda: Cuda | None, planned: BuildPlan) -> Any:

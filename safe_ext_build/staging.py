@@ -114,7 +114,8 @@ def _stage(scene: Scene, place: Workspace, project: str) -> hook.Build:
 
 
 def _naming(scene: Scene, project: str, real: dict[str, str]) -> Naming:
-    compilers = {"cuda": scene.cuda.build if scene.cuda else "", "host": host_compiler(os.environ)}
+    host = host_compiler({**os.environ, **scene.plan.environment})
+    compilers = {"cuda": scene.cuda.build if scene.cuda else "", "host": host}
     return Naming(real, project, str(Path.cwd()), compilers, scene.plan.free_threads, _fit(scene))
 
 

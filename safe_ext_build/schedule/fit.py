@@ -255,7 +255,8 @@ def _with_planned(call: Call, to: Fit) -> tuple[Call, tuple[str, ...]]:
     """torch's helper adds no architecture when some flag holds the letters "arch": nvcc would then compile for its
     own default alone, in silence."""
     words = call.arguments
-    culprit = next((word for word in words if "arch" in word and _HELPER not in word), "")
+    flags = words[words.index("-o") + 2 :] if "-o" in words else words  # behind it stand those that torch looks at
+    culprit = next((word for word in flags if "arch" in word and _HELPER not in word), "")
     helper = any(_HELPER in word for word in words)
     if not (to.planned and culprit and helper) or any(_options(words, _ARCH_OPTIONS)):
         return call, ()

@@ -38,8 +38,8 @@ _ABI3 = (
     "that name, where sysconfig.get_config_var('Py_GIL_DISABLED') is true"
 )
 _NOT_ON_PATH = (
-    "lies beside setup.py, and build frontends do not put that directory on Python's path: let setup.py begin with "
-    "`import os, sys; sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))`"
+    "lies beside setup.py, and build frontends do not put that directory on Python's path: let setup.py begin "
+    "with `import os, sys; sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))`"
 )
 
 

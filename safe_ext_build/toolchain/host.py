@@ -30,6 +30,8 @@ _UNCHECKED = "TORCH_DONT_CHECK_COMPILER_ABI"
 # The first compilers whose default or -std=c++NN satisfies the headers of a torch of that standard; for C++20
 # gcc 10 still calls itself 201709L.
 _OLDEST = {14: {"gcc": 5, "clang": 4}, 17: {"gcc": 9, "clang": 9}, 20: {"gcc": 11, "clang": 10}}
+_SAYS_GCC = re.compile(r"\b(gcc|g\+\+|GCC|Free Software Foundation)")
+_NAMED_GCC = re.compile(r"(.*-)?(gcc|g\+\+|cc|c\+\+)(-[\d.]+)?")
 _NAMES = ("g++", "g++-[0-9]*", "*-linux-gnu-g++", "*-linux-gnu-g++-[0-9]*", "clang++", "clang++-[0-9]*")
 _PLACES = ("usr/bin", "usr/local/bin", "opt/rh/*/root/usr/bin")
 
@@ -40,7 +42,7 @@ class Compiler:
 
     path: Path
     kind: str
-    """`gcc` or `clang`."""
+    """`gcc`, `clang`, or `other`, of which nothing is known: whoever named it knows best."""
     version: str
 
     @property
@@ -188,7 +190,7 @@ class _Search:
     def named(self, text: str, source: str) -> Compiler:
         """The compiler that somebody has named. Raises ToolkitError when it is not there, or does not run."""
         name = text if self._find(text) else compiler_of(text)
-        path = self._find(name)
+        path = self._find(f"{name}/gcc" if Path(name).is_dir() else name)  # nvcc takes a directory, too
         if path is None:
             where = "does not exist" if "/" in name else "is not on PATH"
             raise ToolkitError(f"{source} is {text!r}, but {name} {where}", hint=_correct(source))
@@ -229,10 +231,13 @@ def probe(path: Path, environ: Mapping[str, str]) -> Compiler | None:
     """Ask a compiler what it is; None if it does not say."""
     environ = {**environ, "LC_ALL": "C"}
     try:
-        _, said = run_tool([str(path), "--version"], environ)
-        clang = re.search(r"clang version (\d+(?:\.\d+)*)", said)
-        if clang:
+        status, said = run_tool([str(path), "--version"], environ)
+        if status:
+            return None
+        if clang := re.search(r"clang version (\d+(?:\.\d+)*)", said):
             return Compiler(path, "clang", clang[1])
+        if not (_SAYS_GCC.search(said) or _NAMED_GCC.fullmatch(path.name)):
+            return Compiler(path, "other", "0")
         _, said = run_tool([str(path), "-dumpfullversion", "-dumpversion"], environ)
     except (OSError, subprocess.TimeoutExpired):
         return None

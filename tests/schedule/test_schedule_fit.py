@@ -177,7 +177,7 @@ def test_another_nvcc_knows_others() -> None:
     assert same(line, Fit())
 
 
-HELPER = f"nvcc -I{TORCH} -c a.cu -DTORCH_EXTENSION_NAME=_C"
+HELPER = f"nvcc -I{TORCH} -I/research -c /research/a.cu -o /research/a.o -DTORCH_EXTENSION_NAME=_C"
 PLANNED = " ".join(
     f"-gencode=arch=compute_{pair}" for pair in ("80,code=sm_80", "90,code=sm_90", "90,code=compute_90")
 )

@@ -241,6 +241,20 @@ def test_what_is_named_and_not_there(machine: Machine, variable: str, value: str
     assert hint == f"unset {variable} to have a compiler found, or name one that is installed"
 
 
+def test_nvcc_may_be_given_a_directory(machine: Machine) -> None:
+    machine.compilers("12.2.0")
+    machine.gcc("gcc", "99.0.0", "other")
+    message, _ = machine.refusal(NVCC_CCBIN=str(machine.root / "other"))
+    assert f"gcc 99.0.0 ({machine.root / 'other' / 'gcc'}) does not fit" in message
+
+
+def test_a_compiler_that_nobody_knows_is_believed(machine: Machine) -> None:
+    machine.compilers("12.2.0")
+    fakes.script(machine.path / "icpx", 'echo "Some Compiler 2031.1"')
+    assert machine.fit(CXX="icpx") == Host()
+    assert machine.fit(NVCC_CCBIN="icpx") == Host()
+
+
 @pytest.mark.parametrize("name", ["NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"])
 def test_a_compiler_that_nvcc_is_told_to_allow(machine: Machine, name: str) -> None:
     machine.compilers("99.0.0")
