@@ -190,12 +190,12 @@ class Broker:
         words = commands.split_program(words)
         compiler = commands.compiler_index(words)
         words[compiler] = self.naming.real.get(words[compiler], words[compiler])
-        if commands.parse(words, prepend, append) is None:
-            self.send(connection, [b"pass"])
-            return
         ours = words[compiler] in self.naming.real.values()
         fitted = fits.fit(fits.Call(tuple(words), prepend, append), self.naming.fit, ours=ours)
         job = self._add(connection, pid, fitted.call, cwd, now)
+        if job is None:
+            self.send(connection, [b"pass"])
+            return
         self._say(job, fitted.lines)
         if fitted.error:
             self._refuse(job, fitted.error)
@@ -203,9 +203,10 @@ class Broker:
         most = len(job.parsed.archs) if self.naming.free_threads else 0
         self.scheduler.enqueue(Waiting(job.id, job.features, most))
 
-    def _add(self, connection: Connection, pid: int, call: fits.Call, cwd: str, now: float) -> Job:
+    def _add(self, connection: Connection, pid: int, call: fits.Call, cwd: str, now: float) -> Job | None:
         parsed = commands.parse(list(call.command), call.prepend, call.append, self.limits.cpus)
-        assert parsed is not None  # nothing that makes a call fit turns a compile into a question
+        if parsed is None:
+            return None
         features = self._features(parsed, cwd, [*call.command, *call.prepend.split(), *call.append.split()])
         number = self._next
         self._next += 1

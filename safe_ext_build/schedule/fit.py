@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from .command import call_words, compiler_index, device_archs, is_nvcc, split_compiler
+from .command import call_words, compiler_index, is_nvcc, split_compiler
 
 # What follows `c++` or `gnu++` is a year, or what a draft was called before it had one.
 _DRAFTS = {"98": "3", "0x": "11", "1y": "14", "1z": "17", "2a": "20", "2b": "23", "2c": "26"}
@@ -25,7 +25,7 @@ _GENCODE = ("-gencode", "--generate-code")
 _ARCH = ("-arch", "--gpu-architecture")
 _CODE = ("-code", "--gpu-code")
 _ARCH_OPTIONS = (*_GENCODE, *_ARCH, *_CODE)
-_NUMBER = re.compile(r"(?:sm|compute|lto)_(\d+)[af]?")
+_TARGET = re.compile(r"(?:sm|compute|lto)_(\d+[af]?)")
 _LIMITED_API = re.compile(r"-DPy_LIMITED_API(=.*)?")
 _CCBIN = ("-ccbin", "--compiler-bindir")
 # What torch's own helper defines in each of its compiles: there, no architecture at all is never meant.
@@ -101,19 +101,25 @@ def _mapped_flags(flags: str, change: Callable[[list[str]], list[str]]) -> str:
 def fit(call: Call, to: Fit, *, ours: bool = True) -> Fitted:
     """Make a call fit. `ours`: its nvcc is the one that `to` speaks of."""
     call, lines = _raised(call, to)
-    if to.free_threaded and any(_LIMITED_API.fullmatch(word) for word in call.arguments):
-        call = call.mapped(lambda words: [word for word in words if not _LIMITED_API.fullmatch(word)])
-        lines += ("Py_LIMITED_API is left out: this Python is free-threaded, and has no limited API",)
+    call, said = _without_limited_api(call, to)
+    lines += said
     if not call.is_cuda:
         return Fitted(call, lines)
     call = call.mapped(_with_plain_ccbin)
     if ours and to.known:
         call, said, error = _without_unknown(call, to)
+        lines += said
         if error:
             return Fitted(call, lines, error)
-        lines += said
     call, said = _with_planned(call, to)
     return Fitted(call, (*lines, *said, *_difference(call, to)))
+
+
+def _without_limited_api(call: Call, to: Fit) -> tuple[Call, tuple[str, ...]]:
+    if not to.free_threaded or not any(_LIMITED_API.fullmatch(word) for word in call.arguments):
+        return call, ()
+    line = "Py_LIMITED_API is left out: this Python is free-threaded, and has no limited API"
+    return call.mapped(lambda words: [word for word in words if not _LIMITED_API.fullmatch(word)]), (line,)
 
 
 # The C++ standard
@@ -205,27 +211,41 @@ def _replaced(words: Sequence[str], spans: Sequence[tuple[int, int, list[str]]])
 
 
 def _without_unknown(call: Call, to: Fit) -> tuple[Call, tuple[str, ...], str]:
-    unknown = [
-        name for _, _, _, value in _options(call.arguments, _ARCH_OPTIONS) for name in _strangers(value, to)
-    ]
+    values = [value for *_, value in _options(call.arguments, _ARCH_OPTIONS)]
+    unknown = dict.fromkeys(number for value in values for number in _strangers(value, to))
     if not unknown:
         return call, (), ""
-    names = ", ".join(dict.fromkeys(f"sm_{number}" for number in unknown))
+    names = ", ".join(f"sm_{number}" for number in unknown)
     changed = call.mapped(lambda words: _known_only(words, to))
-    left = device_archs(changed.arguments)
+    left = _compiled(changed.arguments)
     if not left:
-        return (
-            call,
-            (),
-            f"compiled for {names} only, which {to.nvcc} does not know; it knows {', '.join(to.known)}",
-        )
-    kept = ", ".join(f"sm_{arch}" if arch[0].isdigit() else arch for arch in sorted(left, key=_order))
-    line = f"{to.nvcc} does not know {names}: left out of the package's flags, which compile for {kept} now"
+        known = ", ".join(to.known)
+        return call, (), f"compiled for {names} only, which {to.nvcc} does not know; it knows {known}"
+    line = (
+        f"{to.nvcc} does not know {names}: left out of the package's flags, which compile for {_named(left)} now"
+    )
     return changed, (line,), ""
 
 
+def _compiled(words: Sequence[str]) -> set[str]:
+    """What is compiled for: `90a`, and names such as `native`."""
+    codes = any(_options(words, _CODE))
+    found: set[str] = set()
+    for _, _, name, value in _options(words, _ARCH_OPTIONS):
+        if name in _GENCODE:
+            found.update(_TARGET.findall(value.partition("code=")[2] or value))
+        elif name in _CODE or not codes:
+            found.update(_TARGET.findall(value) or [value])
+    return found
+
+
+def _named(archs: Iterable[str]) -> str:
+    ordered = sorted(archs, key=lambda arch: (int(re.sub(r"\D", "", arch) or 0), arch))
+    return ", ".join(f"sm_{arch}" if arch[0].isdigit() else arch for arch in ordered)
+
+
 def _strangers(value: str, to: Fit) -> list[str]:
-    return [number for number in _NUMBER.findall(value) if number not in to.known]
+    return [number for arch in _TARGET.findall(value) if (number := arch.rstrip("af")) not in to.known]
 
 
 def _known_only(words: list[str], to: Fit) -> list[str]:
@@ -277,17 +297,11 @@ def gencode(planned: str) -> list[str]:
 
 def _difference(call: Call, to: Fit) -> tuple[str, ...]:
     """What is compiled for, where that is not what was asked for."""
-    compiled = device_archs(call.arguments)
+    compiled = _compiled(call.arguments)
     wanted = {arch.partition("+")[0].replace(".", "") for arch in to.planned.split(";")}
     if not to.asked or not compiled or compiled == wanted or not all(arch[0].isdigit() for arch in compiled):
         return ()
-    named = ", ".join(f"sm_{arch}" for arch in sorted(compiled, key=_order))
-    return (f"{to.asked} asks for {to.planned}, but the package's own flags win: compiled for {named}",)
-
-
-def _order(arch: str) -> tuple[int, str]:
-    digits = re.match(r"\d+", arch)
-    return int(digits[0]) if digits else 0, arch
+    return (f"{to.asked} asks for {to.planned}, but the package's own flags win: compiled for {_named(compiled)}",)
 
 
 # The host compiler

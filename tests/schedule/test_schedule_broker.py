@@ -606,3 +606,10 @@ def test_a_quoted_compiler_of_two_words_is_run() -> None:
     build = Build()
     build.ask(1, b"ccache g++", b"-c", b"a.cpp")
     assert build.ran() == [b"[] ccache g++ -c a.cpp"]
+
+
+def test_what_is_no_compile_any_more_is_run_as_it_is() -> None:
+    build = Build(fit=FIT)
+    build.ask(1, b"/shim/nvcc", b"-gencode=arch=compute_80,code=sm_80", b"-arch", b"sm_70")
+    build.ask(2, b"/shim/nvcc", b"--dryrun", b"-c", b"a.cu", b"-arch=sm_70")
+    assert build.heard() == [(1, b"pass"), (2, b"pass")]

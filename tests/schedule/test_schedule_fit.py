@@ -227,6 +227,7 @@ def test_a_list_that_the_package_overrides_is_said() -> None:
         "for sm_90, sm_100"
     )
     assert same(f"nvcc -c a.cu {PLANNED}", asked)
+    assert same("nvcc -c a.cu -gencode arch=compute_75,code=sm_80 -arch compute_80 -code sm_90", asked)
     assert same("nvcc -c a.cu -arch=native", asked)
     assert same("nvcc -c a.cu", asked)
     assert same("nvcc -c a.cu -arch=sm_100", TO)  # nobody has asked
