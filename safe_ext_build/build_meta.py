@@ -26,7 +26,7 @@ __all__ = [
 
 
 def get_requires_for_build_wheel(config_settings: ConfigSettings = None) -> list[str]:
-    return _get_requires("get_requires_for_build_wheel", config_settings)
+    return [*_get_requires("get_requires_for_build_wheel", config_settings), *_undeclared(Path.cwd())]
 
 
 def get_requires_for_build_sdist(config_settings: ConfigSettings = None) -> list[str]:
@@ -54,7 +54,7 @@ def build_sdist(sdist_directory: str, config_settings: ConfigSettings = None) ->
 
 
 def _get_requires_for_build_editable(config_settings: ConfigSettings = None) -> list[str]:
-    return _get_requires("get_requires_for_build_editable", config_settings)
+    return [*_get_requires("get_requires_for_build_editable", config_settings), *_undeclared(Path.cwd())]
 
 
 def _prepare_metadata_for_build_editable(metadata_directory: str, config_settings: ConfigSettings = None) -> str:
@@ -125,6 +125,16 @@ def _mentions_setup_requires(project: Path) -> bool:
         except OSError:
             continue
     return False
+
+
+def _undeclared(project: Path) -> list[str]:
+    """What setup scripts import without declaring it, since every build used to have it: up to 70.0, setuptools
+    itself asked for wheel."""
+    try:
+        script = (project / "setup.py").read_text(errors="replace")
+    except OSError:
+        return []
+    return ["wheel"] if re.search(r"^\s*(?:from|import)\s+wheel\b", script, re.MULTILINE) else []
 
 
 def _torch_is_there(settings: Settings) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,11 @@ from .plan import BuildPlan
 from .settings import Settings
 from .toolchain import find
 from .toolchain.find import Cuda, Torch
+from .toolchain.host import Host
 
+# A setup script that makes extensions with torch's helper; and one that has its own mind about the host compiler.
+_COMPILES = re.compile(r"cpp_extension|CUDAExtension|CppExtension|\.cu\b")
+_OWN_HOST = re.compile(r"allow-unsupported-compiler|ccbin")
 NO_COMPILER = "no CUDA compiler was found, so only what needs none can be built"
 
 
@@ -42,14 +47,15 @@ def _run(task: Task, settings: Settings) -> Any:
     has_code = Path("setup.py").is_file()
     torch = find.find_torch(settings, os.getppid(), os.environ) if has_code and _is_linux() else None
     cuda = _find_cuda(task, settings, torch) if torch else None
-    planned = plan.make(settings, cuda, _torch_line(torch), read_machine())
+    host, no_host = _find_host(torch, cuda) if task.compiles else (None, "")
+    planned = plan.make(settings, cuda, _torch_line(torch), read_machine(), host)
     if task.compiles and has_code:
         for line in planned.lines:
             ui.say(line)
     try:
         return _execute(task, settings, torch, cuda, planned)
     except BuildFailed as error:
-        error.hint = error.hint or _afterthought(torch, cuda)
+        error.hint = error.hint or no_host or _afterthought(torch, cuda)
         raise
 
 
@@ -83,6 +89,22 @@ def _find_cuda(task: Task, settings: Settings, torch: Torch) -> Cuda | None:
     if cuda is None and task.compiles and torch.facts and torch.facts.cuda:
         ui.warn(f"{torch.facts.describe()}: {NO_COMPILER}")
     return cuda
+
+
+def _find_host(torch: Torch | None, cuda: Cuda | None) -> tuple[Host | None, str]:
+    """The host compilers; or why there are none, which ends a build at once only where its setup script surely
+    compiles, and leaves the choice to us."""
+    if torch is None or torch.facts is None:
+        return None, ""
+    from .toolchain.host import fit_host
+
+    try:
+        return fit_host(torch.facts, cuda.home if cuda else None, cuda.build if cuda else "", os.environ), ""
+    except ToolkitError as error:
+        script = _setup_script()
+        if _COMPILES.search(script) and not _OWN_HOST.search(script):
+            raise
+        return None, f"{error}; {error.hint}"
 
 
 def _execute(task: Task, settings: Settings, torch: Torch | None, cuda: Cuda | None, planned: BuildPlan) -> Any:

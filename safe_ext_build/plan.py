@@ -11,6 +11,7 @@ from .machine import Machine, reserve
 if TYPE_CHECKING:
     from .settings import Settings
     from .toolchain.find import Cuda
+    from .toolchain.host import Host
 
 # What one compile is taken to need before anything is known of it. Measured: a source that includes
 # torch/extension.h costs nvcc 3 GB for each architecture that it compiles at a time, and cc1plus 1.2 GB.
@@ -48,7 +49,9 @@ class Cap:
     is_memory: bool = False
 
 
-def make(settings: Settings, cuda: Cuda | None, torch_line: str, machine: Machine) -> BuildPlan:
+def make(
+    settings: Settings, cuda: Cuda | None, torch_line: str, machine: Machine, host: Host | None = None
+) -> BuildPlan:
     """Decide. An explicit `jobs.max` (or MAX_JOBS) wins over what memory and CPUs suggest, with a line."""
     threads = settings.jobs.nvcc_threads or 1
     caps = derive_caps(machine, cuda, threads)
@@ -59,8 +62,9 @@ def make(settings: Settings, cuda: Cuda | None, torch_line: str, machine: Machin
         environment |= {"CUDA_HOME": str(cuda.home), "CUDA_PATH": str(cuda.home)}
         if cuda.archs:
             environment["TORCH_CUDA_ARCH_LIST"] = cuda.archs
+    environment |= host.environment if host else {}
     most = settings.jobs.max or min(cap.jobs for cap in caps if not cap.is_memory)
-    lines = [line for line in (torch_line, *(cuda.lines if cuda else ())) if line]
+    lines = [line for line in (torch_line, *(cuda.lines if cuda else ()), *(host.lines if host else ())) if line]
     lines.append(_jobs_line(settings, caps, most))
     return BuildPlan(
         jobs=jobs,

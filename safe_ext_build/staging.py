@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict, dataclass
+import sysconfig
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from .machine.neighbours import neighbours_root
 from .plan import BuildPlan
 from .report.summary import summarize
 from .schedule.broker import Naming
+from .schedule.fit import Fit
 from .schedule.forecast import Curve
 from .schedule.history import History
 from .schedule.history_key import scope
@@ -112,13 +114,29 @@ def _stage(scene: Scene, place: Workspace, project: str) -> hook.Build:
 
 
 def _naming(scene: Scene, project: str, real: dict[str, str]) -> Naming:
-    compilers = {"cuda": scene.cuda.build if scene.cuda else "", "host": host_compiler(os.environ)}
-    return Naming(real, project, str(Path.cwd()), compilers, scene.plan.free_threads)
+    host = host_compiler({**os.environ, **scene.plan.environment})
+    compilers = {"cuda": scene.cuda.build if scene.cuda else "", "host": host}
+    return Naming(real, project, str(Path.cwd()), compilers, scene.plan.free_threads, _fit(scene))
+
+
+def _fit(scene: Scene) -> Fit:
+    """What the compiles have to fit."""
+    fit = Fit(free_threaded=bool(sysconfig.get_config_var("Py_GIL_DISABLED")))
+    torch, cuda = scene.torch.facts if scene.torch else None, scene.cuda
+    if torch:
+        headers = torch.package / "include"
+        places = (str(headers), str(headers.resolve()))
+        fit = replace(fit, torch=f"torch {torch.version}", standard=torch.cxx_standard, includes=places)
+    if cuda:
+        asked = scene.settings.source("cuda.archs") if scene.settings.cuda.archs else ""
+        nvcc = f"nvcc {cuda.build.removeprefix('V')}"
+        fit = replace(fit, nvcc=nvcc, known=cuda.known, planned=cuda.archs, asked=asked)
+    return fit
 
 
 def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str]) -> Config:
     project, cache = Path.cwd(), workspace.cache_root(dict(os.environ))
-    mark = fingerprint(scene.torch, scene.cuda, os.environ)
+    mark = fingerprint(scene.torch, scene.cuda, {**os.environ, **scene.plan.environment})
     volatile = scene.torch.volatile if scene.torch else ()
     prefixes = {f"SEB_ENV{number}": str(path) for number, path in enumerate(volatile)}
     if sys.exec_prefix != sys.base_exec_prefix:

@@ -11,6 +11,7 @@ from safe_ext_build import plan
 from safe_ext_build.machine import Cpus, Machine, MemoryLimit
 from safe_ext_build.settings import JobsSettings, Settings
 from safe_ext_build.toolchain.find import Cuda
+from safe_ext_build.toolchain.host import Host
 
 GIB = 1 << 30
 HOME = Path("/opt/cuda")
@@ -146,3 +147,10 @@ def test_lines() -> None:
 
 def test_same_input_same_plan() -> None:
     assert plan.make(settings(), cuda(), "", machine()) == plan.make(settings(), cuda(), "", machine())
+
+
+def test_host_compilers_are_exported_and_said() -> None:
+    host = Host({"NVCC_CCBIN": "/usr/bin/g++-14"}, ("gcc 99 does not fit",))
+    made = plan.make(settings(), cuda(), "", machine(), host)
+    assert made.environment["NVCC_CCBIN"] == "/usr/bin/g++-14"
+    assert made.lines[:2] == ("CUDA 13.0 in /opt/cuda", "gcc 99 does not fit")

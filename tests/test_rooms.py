@@ -29,16 +29,16 @@ FLOORS: dict[str, int] = {
 # These start fast, or run under `python -I -S -E`: they find nothing but the standard library and each other.
 _IN_SUPERVISE = (
     *("supervisor", "guard", "linux", "processes", "protocol", "workspace", "memory"),
-    *("job_server", "connection", "usage", "neighbourhood"),
+    *("job_server", "connection", "usage", "neighbourhood", "reasons"),
 )
 _IN_SCHEDULE = (
-    *("broker", "command", "policy", "claims", "relief", "forecast", "history_key", "outcome"),
+    *("broker", "command", "fit", "policy", "claims", "relief", "forecast", "history_key", "outcome"),
     *("job", "shim", "ninjafile", "objects"),
 )
 BARE = (
     *(f"supervise.{name}" for name in _IN_SUPERVISE),
     *(f"schedule.{name}" for name in _IN_SCHEDULE),
-    *("machine", "events", "errors"),
+    *("machine", "events", "errors", "ui"),
 )
 
 

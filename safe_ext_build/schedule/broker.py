@@ -11,12 +11,14 @@ from __future__ import annotations
 import os
 import signal
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..events import Event
+from ..ui import PREFIX
 from . import command as commands
+from . import fit as fits
 from . import history_key
 from . import outcome as outcomes
 from .forecast import GIB, Curve, Features, Forecaster, resample
@@ -37,7 +39,7 @@ SHORTEST = 0.05
 class Job:
     """One compile, from the moment its J asks until J is gone.
 
-    `append` is its NVCC_APPEND_FLAGS. `samples`: (CPU seconds, bytes) of the run that is on. `company`:
+    `call`: what it runs, made to fit. `samples`: (CPU seconds, bytes) of the run that is on. `company`:
     whether another compile ran beside it. `doomed`: we have killed its compiler, for memory.
     """
 
@@ -48,7 +50,7 @@ class Job:
     features: Features
     directory: str
     cwd: str
-    append: str
+    call: fits.Call
     asked: float
     state: State = "waiting"
     compiler: int = 0
@@ -93,7 +95,7 @@ class Naming:
 
     `real`: shim -> the compiler behind it. `project`, `root` and `compilers` ("cuda" and "host" -> build)
     name compiles in the history. `free_threads`: nobody has said how many threads nvcc is to use, so idle
-    CPUs may get some.
+    CPUs may get some. `fit`: what their command lines have to fit.
     """
 
     real: dict[str, str]
@@ -101,6 +103,7 @@ class Naming:
     root: str
     compilers: dict[str, str]
     free_threads: bool
+    fit: fits.Fit = field(default_factory=fits.Fit)
 
 
 class Broker:
@@ -134,6 +137,7 @@ class Broker:
         self.interrupted = False
         self.winding_down = False
         self._next = 1
+        self._said: set[str] = set()
 
     # What the connections say.
 
@@ -183,19 +187,45 @@ class Broker:
 
     def _ask(self, connection: Connection, pid: int, fields: list[bytes], now: float) -> None:
         cwd, prepend, append, *words = (os.fsdecode(item) for item in fields)
+        words = commands.split_program(words)
         compiler = commands.compiler_index(words)
         words[compiler] = self.naming.real.get(words[compiler], words[compiler])
-        parsed = commands.parse(words, prepend, append, self.limits.cpus)
-        if parsed is None:
+        ours = words[compiler] in self.naming.real.values()
+        fitted = fits.fit(fits.Call(tuple(words), prepend, append), self.naming.fit, ours=ours)
+        job = self._add(connection, pid, fitted.call, cwd, now)
+        if job is None:
             self.send(connection, [b"pass"])
             return
-        features = self._features(parsed, cwd, [*words, *prepend.split(), *append.split()])
+        self._say(job, fitted.lines)
+        if fitted.error:
+            self._refuse(job, fitted.error)
+            return
+        most = len(job.parsed.archs) if self.naming.free_threads else 0
+        self.scheduler.enqueue(Waiting(job.id, job.features, most))
+
+    def _add(self, connection: Connection, pid: int, call: fits.Call, cwd: str, now: float) -> Job | None:
+        parsed = commands.parse(list(call.command), call.prepend, call.append, self.limits.cpus)
+        if parsed is None:
+            return None
+        features = self._features(parsed, cwd, [*call.command, *call.prepend.split(), *call.append.split()])
         number = self._next
         self._next += 1
         directory = os.path.join(self.directory, str(number))
-        self.jobs[connection] = Job(number, connection, pid, parsed, features, directory, cwd, append, now)
-        most = len(parsed.archs) if self.naming.free_threads else 0
-        self.scheduler.enqueue(Waiting(number, features, most))
+        job = self.jobs[connection] = Job(number, connection, pid, parsed, features, directory, cwd, call, now)
+        return job
+
+    def _say(self, job: Job, lines: Iterable[str]) -> None:
+        """Say what is true of many compiles once: before the output of the first of them."""
+        for line in lines:
+            if line not in self._said:
+                self._said.add(line)
+                self.send(job.connection, [b"say", os.fsencode(f"{PREFIX}{line}\n")])
+
+    def _refuse(self, job: Job, error: str) -> None:
+        """End a compile that cannot succeed, as its compiler would have."""
+        self.send(job.connection, [b"say", os.fsencode(f"{PREFIX}error: {job.name}: {error}\n")])
+        job.exit_code = 1
+        self._fail(job, Failure(job.name, 1, error))
 
     def _features(self, parsed: commands.CompileJob, cwd: str, words: list[str]) -> Features:
         compiler = self.naming.compilers.get("cuda" if parsed.cuda else "host", "")
@@ -306,7 +336,9 @@ class Broker:
 
     def _start(self, job: Job, threads: int, now: float, sight: Sight) -> None:
         command, temporary = commands.with_temporary_output(job.parsed, f"seb-{job.id}")
-        command, append = commands.with_threads(job.parsed, command, job.append, threads)
+        command, prepend, append = commands.with_threads(
+            job.parsed, command, job.call.prepend, job.call.append, threads
+        )
         final = job.parsed.output if temporary else ""
         beside = self.running()
         job.company = bool(beside)
@@ -315,7 +347,7 @@ class Broker:
         job.state, job.started, job.oom_kills = "running", now, sight.oom_kills
         job.threads, job.samples, job.doomed = threads, [], False
         paths = [_absolute(job.cwd, path) for path in (temporary, final, job.parsed.depfile)]
-        fields = [job.directory, *paths, str(job.id), append, *command]
+        fields = [job.directory, *paths, str(job.id), prepend, append, *command]
         self.send(job.connection, [b"run", *map(os.fsencode, fields)])
 
     def _wind_down(self) -> None:

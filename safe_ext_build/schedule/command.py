@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 NVCC = re.compile(r"nvcc(\.exe)?")
@@ -79,8 +81,39 @@ class CompileJob:
 
 
 def is_compiler(program: str) -> bool:
-    name = os.path.basename(program)
-    return bool(NVCC.fullmatch(name) or HOST_COMPILER.fullmatch(name))
+    """Whether a command that begins so compiles; `program` may be a CC or CXX of several words."""
+    return _names_compiler(split_compiler(program)[1])
+
+
+def is_nvcc(program: str) -> bool:
+    return bool(NVCC.fullmatch(os.path.basename(program)))
+
+
+def split_compiler(text: str) -> tuple[list[str], str, list[str]]:
+    """The launchers, the compiler and the flags in a CC or CXX of several words: `ccache g++ -m64`.
+
+    A path may hold blanks too: what does not begin with a compiler, or goes on like a path, stays whole.
+    """
+    words = text.split()
+    launchers = list(itertools.takewhile(_is_launcher, words))
+    program, *flags = words[len(launchers) :] or [""]
+    named = _names_compiler(program) and not any("/" in flag and flag[0] not in "-/" for flag in flags)
+    return (launchers, program, flags) if named else ([], text, [])
+
+
+def split_program(command: list[str]) -> list[str]:
+    """The command with its compiler in words of its own: torch quotes a CXX of several words as if it were one."""
+    start = compiler_index(command)
+    launchers, program, flags = split_compiler(command[start])
+    return [*command[:start], *(launchers if start == 0 else []), program, *flags, *command[start + 1 :]]
+
+
+def _is_launcher(word: str) -> bool:
+    return os.path.basename(word) in LAUNCHERS
+
+
+def _names_compiler(program: str) -> bool:
+    return is_nvcc(program) or bool(HOST_COMPILER.fullmatch(os.path.basename(program)))
 
 
 def parse(command: list[str], prepend: str = "", append: str = "", cpus: int = 1) -> CompileJob | None:
@@ -90,9 +123,9 @@ def parse(command: list[str], prepend: str = "", append: str = "", cpus: int = 1
     what it was called with. `cpus` stands for nvcc's `--threads 0`.
     """
     start = compiler_index(command)
-    cuda = bool(NVCC.fullmatch(os.path.basename(command[start])))
+    cuda = is_nvcc(command[start])
     arguments = command[start + 1 :]
-    everything = [*_split(prepend), *arguments, *_split(append)] if cuda else arguments
+    everything = call_words(command, prepend, append) if cuda else arguments
     own = _without_values(arguments)
     inputs = [word for word in own if word == "-" or not word.startswith("-")]
     sources = [word for word in inputs if SOURCE.fullmatch(word)]
@@ -110,9 +143,14 @@ def parse(command: list[str], prepend: str = "", append: str = "", cpus: int = 1
     )
 
 
-def compiler_index(command: list[str]) -> int:
+def compiler_index(command: Sequence[str]) -> int:
     """Where in a command the compiler stands: behind a launcher such as ccache, if there is one."""
-    return 1 if len(command) > 1 and os.path.basename(command[0]) in LAUNCHERS else 0
+    return 1 if len(command) > 1 and _is_launcher(command[0]) else 0
+
+
+def call_words(command: Sequence[str], prepend: str, append: str) -> list[str]:
+    """All arguments of a call of nvcc, in the order in which they count."""
+    return [*_split(prepend), *command[compiler_index(command) + 1 :], *_split(append)]
 
 
 def _without_values(arguments: list[str]) -> list[str]:
@@ -204,22 +242,32 @@ def _target_flag(job: CompileJob) -> str:
     return "-MT" if job.cuda else "-MQ"
 
 
-def with_threads(job: CompileJob, command: list[str], append: str, threads: int) -> tuple[list[str], str]:
-    """The command at another `--threads`, and the value of NVCC_APPEND_FLAGS that goes with it.
+def with_threads(
+    job: CompileJob, command: list[str], prepend: str, append: str, threads: int
+) -> tuple[list[str], str, str]:
+    """The command at another `--threads`, and the NVCC_PREPEND_FLAGS and NVCC_APPEND_FLAGS that go with it.
 
     The last `--threads` counts for nvcc, which warns when there are two: so the one that counts is replaced.
     """
     if not job.cuda or threads == job.threads:
-        return command, append
-    appended = list(re.finditer(r"\S+", append))  # nvcc cuts it at blanks; to quote a word would change it
-    index, start = _find([word[0] for word in appended], _THREADS)
-    if index >= 0:
-        word = appended[index]
-        return command, append[: word.start() + start] + str(threads) + append[word.end() :]
+        return command, prepend, append
+    if changed := _flags_with_threads(append, threads):
+        return command, prepend, changed
     command = list(command)
     index, start = _find(command, _THREADS)
     if index >= 0:
         command[index] = command[index][:start] + str(threads)
+    elif changed := _flags_with_threads(prepend, threads):
+        return command, changed, append
     else:
         command += ["--threads", str(threads)]
-    return command, append
+    return command, prepend, append
+
+
+def _flags_with_threads(flags: str, threads: int) -> str:
+    """The value of one of nvcc's variables at another `--threads`; '' if it holds none."""
+    words = list(re.finditer(r"\S+", flags))  # nvcc cuts it at blanks; to quote a word would change it
+    index, start = _find([word[0] for word in words], _THREADS)
+    if index < 0:
+        return ""
+    return flags[: words[index].start() + start] + str(threads) + flags[words[index].end() :]

@@ -6,9 +6,10 @@ REAL, when not empty, is the compiler that the shim stands for: it takes COMMAND
 
 Messages are NUL-separated fields behind a length of four bytes:
     job CWD PREPEND APPEND COMMAND...       -> pass                              run it, unmanaged
-                                            -> run DIR OUT FINAL DEP NUMBER APPEND COMMAND...
+                                            -> run DIR OUT FINAL DEP NUMBER PREPEND APPEND COMMAND...
     started PID                             (and `signalled NUMBER`, when somebody sends us a signal)
     done STATUS MAXRSS CPU EXCERPT          -> end CODE | run ... (again)
+                                            -> say TEXT (before any of these)    print it
 The open connection is the lease: when it breaks, the supervisor is gone, and so is the compiler.
 """
 
@@ -30,6 +31,7 @@ else:
     import _signal
 
 JOB_VARIABLE = b"SAFE_EXT_BUILD_JOB"
+NVCC_FLAGS = (b"NVCC_PREPEND_FLAGS", b"NVCC_APPEND_FLAGS")
 EXCERPT = 8192
 # Python ignores these from its start on; a compiler must find them as they are everywhere else.
 IGNORED_BY_PYTHON = (_signal.SIGPIPE, _signal.SIGXFSZ)
@@ -136,10 +138,10 @@ class Run:
         directory: bytes,
         outputs: tuple[bytes, bytes, bytes],
         number: bytes,
-        append: bytes,
+        flags: tuple[bytes, bytes],
         command: list[bytes],
     ) -> None:
-        self.directory, self.outputs, self.number, self.append = directory, outputs, number, append
+        self.directory, self.outputs, self.number, self.flags = directory, outputs, number, flags
         self.command = command
         self.temp = directory + b"/tmp"
         self.pid = 0
@@ -163,8 +165,9 @@ class Run:
         environ = dict(os.environb)
         environ[b"TMPDIR"] = self.temp
         environ[JOB_VARIABLE] = self.number
-        if self.append:
-            environ[b"NVCC_APPEND_FLAGS"] = self.append
+        for name, value in zip(NVCC_FLAGS, self.flags, strict=True):
+            if value or name in environ:
+                environ[name] = value
         actions = [(os.POSIX_SPAWN_DUP2, opened[0], 1), (os.POSIX_SPAWN_DUP2, opened[1], 2)]
         try:
             self.pid = os.posix_spawnp(
@@ -306,13 +309,15 @@ def wait_for_word(lease: Lease, signals: Signals, run: Run | None) -> list[bytes
             fields = lease.receive()
             if fields is None:
                 abandon(run)
-            return fields
+            if fields[0] != b"say":
+                return fields
+            write(2, fields[1])
 
 
 def perform(lease: Lease, signals: Signals, fields: list[bytes]) -> tuple[Run, list[bytes]]:
     """Run the compiler as told; returns the run and the supervisor's next word."""
-    directory, temporary, final, depfile, number, append, *command = fields[1:]
-    run = Run(directory, (temporary, final, depfile), number, append, command)
+    directory, temporary, final, depfile, number, prepend, append, *command = fields[1:]
+    run = Run(directory, (temporary, final, depfile), number, (prepend, append), command)
     run.prepare()
     if not run.start():
         lease.send(b"done", b"%d" % (127 << 8), b"0", b"0", b"")
@@ -345,7 +350,7 @@ def main() -> None:
     signals = Signals()
     get = os.environb.get
     arguments = [os.fsencode(argument) for argument in command]
-    lease.send(b"job", os.getcwdb(), get(b"NVCC_PREPEND_FLAGS", b""), get(b"NVCC_APPEND_FLAGS", b""), *arguments)
+    lease.send(b"job", os.getcwdb(), *(get(name, b"") for name in NVCC_FLAGS), *arguments)
     run, fields = None, wait_for_word(lease, signals, None)
     while fields[0] == b"run":
         run, fields = perform(lease, signals, fields)

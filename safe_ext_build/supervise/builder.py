@@ -14,6 +14,7 @@ from typing import Any
 
 from .linux import set_name
 from .protocol import FAILED
+from .reasons import Project, hint_for
 
 
 def main() -> None:
@@ -35,11 +36,15 @@ def _answer(request: dict[str, Any], compile_failed: Path) -> dict[str, Any]:
         return {"value": getattr(backend, request["hook"])(**request["arguments"])}
     except SystemExit as error:
         status = f"exit status {error.code}" if isinstance(error.code, int) else error.code or "no reason given"
-        return {"error": f"the setup script gave up: {status}"}
+        return {"error": f"the setup script gave up: {status}", "hint": _hint(error, request)}
     except KeyboardInterrupt:
         return {"error": "interrupted"}
     except BaseException as error:
         if not compile_failed.exists():
             # A compiler's own words are the last that a user should see; of all else the traceback is shown.
             traceback.print_exc()
-        return {"error": f"{type(error).__name__}: {error}"}
+        return {"error": f"{type(error).__name__}: {error}", "hint": _hint(error, request)}
+
+
+def _hint(error: BaseException, request: dict[str, Any]) -> str:
+    return hint_for(error, Project.read(Path(request["cwd"])))

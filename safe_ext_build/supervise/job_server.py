@@ -17,6 +17,7 @@ from pathlib import Path
 from ..events import Event
 from ..machine.neighbours import Share
 from ..schedule.broker import SHORTEST, Broker, Job, Naming, Sight
+from ..schedule.fit import Fit
 from ..schedule.forecast import Curve
 from ..schedule.policy import Limits
 from . import connection, usage
@@ -51,7 +52,7 @@ class JobServer:
         self.events = open(workspace.path / "events.jsonl", "a", buffering=1)
         self.broker = Broker(
             Limits(**request.limits),
-            Naming(**request.compiles),
+            Naming(**{**request.compiles, "fit": Fit(**request.compiles["fit"])}),
             str(workspace.path / "jobs"),
             _history(workspace.path / HISTORY),
             self._send,

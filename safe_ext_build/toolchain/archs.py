@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,8 +14,9 @@ from safe_ext_build.errors import SettingsError, ToolkitError
 from .torch import TorchFacts
 
 ALL, NATIVE = "all", "native"
+_AUTO = "auto"  # what CMake calls native
 
-_SEPARATORS = re.compile(r"[;,\s\uff1b\uff0c\u3001]+")
+_SEPARATORS = re.compile(r"[;,\s\u3001]+")
 _FORM = re.compile(r"(sm_?|compute_?)?(\d{1,2})\.?(\d)([af]?)(\+ptx|-real|-virtual)?", re.IGNORECASE)
 _NAMES = {
     "kepler+tesla": "3.7",
@@ -102,7 +104,9 @@ def normalise_archs(value: str, source: str) -> list[str]:
     `all` and `native` stay as they are. Raises SettingsError for what is no architecture.
     """
     found: list[str] = []
-    for word in _SEPARATORS.split(value.strip().strip("\"'")):
+    # What is typed on an East Asian keyboard may be as wide as its neighbours, separators and digits alike.
+    plain = unicodedata.normalize("NFKC", value).strip().strip("\"'")
+    for word in _SEPARATORS.split(re.sub(r"\s*\+\s*(?=ptx)", "+", plain, flags=re.IGNORECASE)):
         archs = _one(word) if word else []
         if archs is None:
             raise SettingsError(f"{source} is {value!r}, in which {word!r} is no architecture", hint=_ALLOWED)
@@ -112,8 +116,8 @@ def normalise_archs(value: str, source: str) -> list[str]:
 
 def _one(word: str) -> list[str] | None:
     lower = word.lower()
-    if lower in (ALL, NATIVE):
-        return [lower]
+    if lower in (ALL, NATIVE, _AUTO):
+        return [NATIVE if lower == _AUTO else lower]
     name = _NAMES.get(lower) or _NAMES.get(lower.removesuffix("+ptx"))
     if name is not None:
         return name.split(";")
@@ -230,4 +234,6 @@ def _cut(archs: Sequence[str], source: str, known: _Known, lines: list[str]) -> 
 
 def _hint(known: _Known) -> str:
     usable = ", ".join(arch.partition("+")[0] for arch in known.everything())
-    return f"this nvcc and {known.torch.name} both know {usable}"
+    variants = [arch for arch in known.torch.supported if arch[-1].isalpha() and not known.objection(arch)]
+    named = f"; {', '.join(variants)} too" if variants else ""
+    return f"this nvcc and {known.torch.name} both know {usable}{named}"

@@ -35,13 +35,15 @@ class Torch:
 class Cuda:
     """The toolkit that device code is compiled with; `build` is what its nvcc calls itself ("V13.0.88").
 
-    `archs` is the TORCH_CUDA_ARCH_LIST, `lines` what is to be said of both.
+    `archs` is the TORCH_CUDA_ARCH_LIST, `lines` what is to be said of both. `known`: what nvcc compiles for
+    (`86`); empty if it cannot tell.
     """
 
     home: Path
     build: str
     archs: str
     lines: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
 
 
 def find_torch(settings: Settings, parent: int, environ: Mapping[str, str]) -> Torch:
@@ -92,4 +94,5 @@ def find_cuda(settings: Settings, torch: Torch, environ: Mapping[str, str], cach
     known = archs.torch_archs(facts)
     listed, lines = archs.select_archs(wanted, source, choice.toolkit.archs, known, cuda.gpus(environ))
     home = compose.complete(choice.toolkit, facts, cache, volatile=torch.volatile)
-    return Cuda(home, choice.toolkit.build, listed, (*found.lines, choice.line, *lines))
+    said = (*found.lines, choice.line, *lines)
+    return Cuda(home, choice.toolkit.build, listed, said, choice.toolkit.archs)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from .. import __version__
 from .find import Cuda, Torch
+from .host import compiler_of, named_for_nvcc
 
 
 def fingerprint(torch: Torch | None, cuda: Cuda | None, environ: Mapping[str, str]) -> str:
@@ -31,14 +32,23 @@ def _parts(torch: Torch | None, cuda: Cuda | None, environ: Mapping[str, str]) -
     for tool in ("bin/nvcc", "nvvm/bin/cicc", "bin/ptxas", "bin/cudafe++") if cuda else ():
         assert cuda is not None
         yield _identity(cuda.home / tool)
+    # Architectures that torch's helper dropped are added where ninja, which compares commands, does not see it;
+    # nor does it see what nvcc adds to its command by itself.
+    yield cuda.archs if cuda else ""
+    yield from (environ.get(name, "") for name in ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"))
     yield _program(environ, "CC", "cc")
     yield _program(environ, "CXX", "c++")
+    named = named_for_nvcc(environ)
+    yield _compiler(named[0] if named else "gcc", environ)
 
 
 def _program(environ: Mapping[str, str], variable: str, default: str) -> str:
-    compiler = environ.get(variable) or default
-    found = shutil.which(compiler.split()[0], path=environ.get("PATH"))
-    return f"{compiler} {_identity(Path(found)) if found else ''}"
+    return _compiler(environ.get(variable) or default, environ)
+
+
+def _compiler(text: str, environ: Mapping[str, str]) -> str:
+    found = shutil.which(compiler_of(text), path=environ.get("PATH"))
+    return f"{text} {_identity(Path(found)) if found else ''}"
 
 
 def _content(path: Path) -> str:

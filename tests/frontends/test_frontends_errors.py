@@ -63,6 +63,12 @@ def test_syntax_error(ground: Ground, tmp_path: Path) -> None:
     assert "SyntaxError: invalid syntax" in run.output and "def setup(:" in run.output
 
 
+def test_a_module_that_is_not_there_is_named(ground: Ground, tmp_path: Path) -> None:
+    run = ground.wheel(write_project(tmp_path, "import no_such_module\n"))
+    assert run.status == 1
+    assert run.said[-1].startswith("hint: the build needs no_such_module, which was not installed for it: add ")
+
+
 def test_undecodable_output_passes(ground: Ground, tmp_path: Path) -> None:
     run = build(ground, tmp_path, r"sys.stdout.buffer.write(b'caf\xe9 au lait\n'); sys.stdout.flush()").check()
     assert "au lait" in run.output

@@ -20,6 +20,15 @@ def test_setup_script_is_not_run(kind: str, ground: Ground, tmp_path: Path) -> N
     assert run.output.splitlines() == ["[]"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("wheel", "['wheel']"), ("editable", "['wheel']"), ("sdist", "[]")]
+)
+def test_wheel_is_asked_for_as_it_used_to_be(kind: str, expected: str, ground: Ground, tmp_path: Path) -> None:
+    setup = f"from wheel.bdist_wheel import bdist_wheel\n{RAISES}"
+    run = ground.hook(write_project(tmp_path, setup), f"get_requires_for_build_{kind}").check()
+    assert run.output.splitlines() == [expected]
+
+
 @on_torch
 @pytest.mark.parametrize("kind", KINDS)
 def test_setup_requires_is_returned(kind: str, ground: Ground, tmp_path: Path) -> None:

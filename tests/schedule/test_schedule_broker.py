@@ -8,6 +8,7 @@ import pytest
 
 from safe_ext_build.events import Event
 from safe_ext_build.schedule.broker import Broker, Failure, Naming, Sight
+from safe_ext_build.schedule.fit import Fit
 from safe_ext_build.schedule.forecast import GIB, Curve
 from safe_ext_build.schedule.policy import Limits, Memory
 
@@ -37,13 +38,21 @@ class Build:
         guard: bool = True,
         free_threads: bool = False,
         history: dict[str, Curve] | None = None,
+        fit: Fit | None = None,
     ) -> None:
         self.sent: list[tuple[int, list[bytes]]] = []
         self.events: list[Event] = []
         self.now = 0.0
         self.broker = Broker(
             Limits(jobs, cpus, guard),
-            Naming({"/shim/nvcc": "/cuda/nvcc"}, "project", "/cwd", {"cuda": "V13", "host": "g++"}, free_threads),
+            Naming(
+                {"/shim/nvcc": "/cuda/nvcc"},
+                "project",
+                "/cwd",
+                {"cuda": "V13", "host": "g++"},
+                free_threads,
+                fit or Fit(),
+            ),
             "/w/jobs",
             history or {},
             self.send,
@@ -87,7 +96,7 @@ class Build:
     def ran(self) -> list[bytes]:
         """The commands and NVCC_APPEND_FLAGS that were run since the last call, outputs left out."""
         sent, self.sent = self.sent, []
-        return [b" ".join([b"[" + fields[6] + b"]", *fields[7:]]) for _, fields in sent if fields[0] == b"run"]
+        return [b" ".join([b"[" + fields[7] + b"]", *fields[8:]]) for _, fields in sent if fields[0] == b"run"]
 
     def heard(self) -> list[tuple[int, bytes]]:
         """What was said since the last call: to whom, and the first word, or the exit status at the end."""
@@ -127,7 +136,7 @@ def test_weight_counts() -> None:
 def test_a_run_says_where_and_what() -> None:
     build = Build()
     build.ask(1, b"nvcc", b"-MD", b"-MF", b"b/a.o.d", b"-c", b"a.cu", b"-o", b"b/a.o")
-    fields = [b"run", b"/w/jobs/1", b"/cwd/b/a.seb-1.o", b"/cwd/b/a.o", b"/cwd/b/a.o.d", b"1", b""]
+    fields = [b"run", b"/w/jobs/1", b"/cwd/b/a.seb-1.o", b"/cwd/b/a.o", b"/cwd/b/a.o.d", b"1", b"", b""]
     command = [b"nvcc", b"-MD", b"-MF", b"b/a.o.d", b"-c", b"a.cu", b"-o", b"b/a.seb-1.o", b"-MT", b"b/a.o"]
     assert build.sent == [(1, fields + command)]
 
@@ -135,14 +144,14 @@ def test_a_run_says_where_and_what() -> None:
 def test_bytes_that_are_no_text_come_back_as_they_were() -> None:
     build = Build()
     build.ask(1, b"g++", b"-c", b"\xff.cpp", b"-DX=\xfe")
-    assert build.sent[0][1][7:] == [b"g++", b"-c", b"\xff.cpp", b"-DX=\xfe"]
+    assert build.sent[0][1][8:] == [b"g++", b"-c", b"\xff.cpp", b"-DX=\xfe"]
 
 
 @pytest.mark.parametrize("launcher", [[], [b"ccache"]])
 def test_a_shim_is_replaced_by_what_it_stands_for(launcher: list[bytes]) -> None:
     build = Build()
     build.ask(1, *launcher, b"/shim/nvcc", b"-c", b"a.cu")
-    assert build.sent[0][1][7:] == [*launcher, b"/cuda/nvcc", b"-c", b"a.cu"]
+    assert build.sent[0][1][8:] == [*launcher, b"/cuda/nvcc", b"-c", b"a.cu"]
 
 
 def test_a_question_passes() -> None:
@@ -545,3 +554,62 @@ def test_the_books() -> None:
     event = build.events[1]
     assert (event.source, event.outcome, event.peak, event.cpu) == ("a.cu", "compiled", 4096, 0.5)
     assert (event.waited, event.seconds, event.threads, event.archs) == (1.0, 1.0, 2, 6)
+
+
+FIT = Fit("torch 2.14", 20, ("/torch/include",), "nvcc 13.0", ("80", "90"), "8.0")
+
+
+def test_what_does_not_fit_is_changed_and_said_once() -> None:
+    build = Build(fit=FIT)
+    for number in (1, 2):
+        build.ask(number, b"/shim/nvcc", b"-c", b"a.cu", b"-I/torch/include", b"-std=c++17")
+    said = b"safe-ext-build: -std=c++17 is raised to c++20, the least that torch 2.14 compiles with\n"
+    assert [fields for _, fields in build.sent if fields[0] == b"say"] == [[b"say", said]]
+    assert build.sent[0] == (1, [b"say", said])  # before the compiler says anything
+    assert build.ran() == [b"[] /cuda/nvcc -c a.cu -I/torch/include -std=c++20"] * 2
+
+
+def test_flags_before_the_command_are_changed_too() -> None:
+    build = Build(fit=FIT)
+    words = (b"/shim/nvcc", b"-c", b"a.cu", b"-I/torch/include")
+    build.say(1, b"job", b"/cwd", b"-std=c++17", b"-O1", *words)
+    fields = build.sent[-1][1]
+    assert fields[6:8] == [b"-std=c++20", b"-O1"] and fields[8:] == [b"/cuda/nvcc", *words[1:]]
+
+
+def test_what_cannot_fit_ends_without_being_run() -> None:
+    build = Build(fit=FIT)
+    build.ask(1)
+    build.ask(2, b"/shim/nvcc", b"-c", b"a.cu", b"-arch=sm_70")
+    error = "compiled for sm_70 only, which nvcc 13.0 does not know; it knows 80, 90"
+    assert build.sent[-1] == (2, [b"say", b"safe-ext-build: error: a.cu: " + error.encode() + b"\n"])
+    build.done(1)
+    assert not build.gone(1) and build.heard()[-1] == (2, b"1")
+    assert build.broker.failure == Failure("a.cu", 1, error)
+    assert ready(build) == 1002
+
+
+def test_without_ninja_what_cannot_fit_fails_at_once() -> None:
+    build = Build(ninja=False, fit=FIT)
+    build.ask(1, b"/shim/nvcc", b"-c", b"a.cu", b"-arch=sm_70")
+    assert build.heard() == [(1, b"say"), (1, b"1")]
+    assert not build.gone(1) and not build.broker.stop_reason
+
+
+def test_another_nvcc_is_left_to_itself() -> None:
+    build = Build(fit=FIT)
+    build.ask(1, b"/other/nvcc", b"-c", b"a.cu", b"-arch=sm_70")
+    assert build.ran() == [b"[] /other/nvcc -c a.cu -arch=sm_70"]
+
+
+def test_a_quoted_compiler_of_two_words_is_run() -> None:
+    build = Build()
+    build.ask(1, b"ccache g++", b"-c", b"a.cpp")
+    assert build.ran() == [b"[] ccache g++ -c a.cpp"]
+
+
+def test_what_is_no_compile_any_more_is_run_as_it_is() -> None:
+    build = Build(fit=FIT)
+    build.ask(1, b"/shim/nvcc", b"-gencode=arch=compute_80,code=sm_80", b"-arch", b"sm_70")
+    build.ask(2, b"/shim/nvcc", b"--dryrun", b"-c", b"a.cu", b"-arch=sm_70")
+    assert build.heard() == [(1, b"pass"), (2, b"pass")]

@@ -11,6 +11,8 @@ from safe_ext_build.schedule.command import (
     device_archs,
     is_compiler,
     parse,
+    split_compiler,
+    split_program,
     with_temporary_output,
     with_threads,
 )
@@ -272,7 +274,49 @@ def test_threads_are_set_where_they_count(
     line: str, append: str, threads: int, expected: str, expected_append: str
 ) -> None:
     parsed = job(line, append=append)
-    found = with_threads(parsed, list(parsed.command), append, threads)
-    assert found == (shlex.split(expected), expected_append)
+    found = with_threads(parsed, list(parsed.command), "", append, threads)
+    assert found == (shlex.split(expected), "", expected_append)
     if parsed.cuda:
-        assert job(shlex.join(found[0]), append=found[1]).threads == threads
+        assert job(shlex.join(found[0]), append=found[2]).threads == threads
+
+
+def test_threads_that_stand_before_all_are_set_there() -> None:
+    parsed = job("nvcc -c a.cu", "-O1 --threads 4", "-g")
+    assert with_threads(parsed, ["nvcc"], "-O1 --threads 4", "-g", 2) == (["nvcc"], "-O1 --threads 2", "-g")
+    parsed = job("nvcc -t 3 -c a.cu", "-t8")
+    assert with_threads(parsed, ["nvcc", "-t", "3"], "-t8", "", 2) == (["nvcc", "-t", "2"], "-t8", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("g++", ([], "g++", [])),
+        ("ccache g++", (["ccache"], "g++", [])),
+        (
+            "/usr/bin/sccache /usr/bin/x86_64-conda-linux-gnu-g++",
+            (["/usr/bin/sccache"], "/usr/bin/x86_64-conda-linux-gnu-g++", []),
+        ),
+        ("gcc -m64 -B/opt/x", ([], "gcc", ["-m64", "-B/opt/x"])),
+        ("/my tools/g++", ([], "/my tools/g++", [])),
+        ("/opt/gcc 12/bin/g++", ([], "/opt/gcc 12/bin/g++", [])),
+        ("python build.py", ([], "python build.py", [])),
+        ("ccache", ([], "ccache", [])),
+        ("", ([], "", [])),
+    ],
+)
+def test_a_compiler_of_several_words(text: str, expected: tuple[list[str], str, list[str]]) -> None:
+    assert split_compiler(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["ccache g++", "-c", "a.cpp"], ["ccache", "g++", "-c", "a.cpp"]),
+        (["g++ -m64", "-c", "a.cpp"], ["g++", "-m64", "-c", "a.cpp"]),
+        (["ccache", "ccache g++", "-c"], ["ccache", "g++", "-c"]),
+        (["g++", "-c", "a b.cpp"], ["g++", "-c", "a b.cpp"]),
+    ],
+)
+def test_a_quoted_compiler_is_split(command: list[str], expected: list[str]) -> None:
+    assert is_compiler(command[0]) or command[0] == "ccache"
+    assert split_program(command) == expected

@@ -56,10 +56,11 @@ class Bench:
         out: str = "",
         final: str = "",
         dep: str = "",
+        prepend: str = "",
         append: str = "",
     ) -> None:
         paths = [str(self.place / name) if name else "" for name in (out, final, dep)]
-        words = [str(self.directory), *paths, "1", append, *command]
+        words = [str(self.directory), *paths, "1", prepend, append, *command]
         connection.send(b"run", *map(os.fsencode, words))
 
     def close(self) -> None:
@@ -257,15 +258,44 @@ def test_the_report_is_the_beginning_and_the_end_of_what_was_said(bench: Bench, 
     assert len(fields) == 5 and fields[4] == expected.replace(b"\0", b"?")
 
 
-def test_the_compiler_gets_the_append_flags_that_the_supervisor_says(bench: Bench) -> None:
-    flags = {"NVCC_APPEND_FLAGS": "-O1"}
-    for append, seen in (("", b"-O1\n"), ("-O1 --threads 2", b"-O1 --threads 2\n")):
-        process = bench.start("compiler", merged=True, environ=flags)
-        connection, _ = bench.asked()
-        bench.run(connection, *sh("echo $NVCC_APPEND_FLAGS"), append=append)
-        assert connection.receive() and connection.receive()
-        connection.send(b"end", b"0")
-        assert process.communicate(timeout=10)[0] == seen
+@pytest.mark.parametrize(
+    ("flags", "seen"),
+    [
+        ({}, "[][]"),
+        ({"append": "-O1 --threads 2"}, "[][-O1 --threads 2]"),
+        ({"prepend": "-g", "append": "-O1"}, "[-g][-O1]"),
+    ],
+)
+def test_the_compiler_gets_the_flags_that_the_supervisor_says(
+    bench: Bench, flags: dict[str, str], seen: str
+) -> None:
+    environ = {"NVCC_PREPEND_FLAGS": "-std=c++17", "NVCC_APPEND_FLAGS": "-O1"}
+    process = bench.start("compiler", merged=True, environ=environ)
+    connection, _ = bench.asked()
+    bench.run(connection, *sh('echo "[$NVCC_PREPEND_FLAGS][$NVCC_APPEND_FLAGS]"'), **flags)
+    assert connection.receive() and connection.receive()
+    connection.send(b"end", b"0")
+    assert process.communicate(timeout=10)[0] == seen.encode() + b"\n"
+
+
+def test_it_says_what_the_supervisor_has_to_say(bench: Bench) -> None:
+    process = bench.start("compiler", merged=True)
+    connection, _ = bench.asked()
+    connection.send(b"say", b"raised\n")
+    connection.send(b"say", b"left out\n")
+    bench.run(connection, *sh("echo compiled"))
+    assert connection.receive() and connection.receive()
+    connection.send(b"end", b"0")
+    assert process.communicate(timeout=10)[0] == b"raised\nleft out\ncompiled\n"
+
+
+def test_what_is_refused_is_not_run(bench: Bench) -> None:
+    process = bench.start("compiler")
+    connection, _ = bench.asked()
+    connection.send(b"say", b"error: no\n")
+    connection.send(b"end", b"1")
+    assert process.communicate(timeout=10)[1] == b"error: no\n"
+    assert process.returncode == 1
 
 
 def test_a_terminal_that_somebody_made_non_blocking_gets_everything(bench: Bench) -> None:

@@ -51,8 +51,12 @@ NO_GPU = "no GPU here, so for what torch 2.14.1 was built for: 7.5;8.0;9.0;12.0"
         ("Blackwell", "10.0 10.3 12.0 12.1+PTX"),
         ("All", "all"),
         ("native;9.0", "native 9.0"),
+        ("Auto", "native"),
         ("", ""),
         (" ; ", ""),
+        # As an East Asian keyboard writes them.
+        ("\uff18.\uff16\uff1b9.0\uff0bPTX", "8.6 9.0+PTX"),
+        ("8.6 + PTX; 9.0 +ptx", "8.6+PTX 9.0+PTX"),
     ],
 )
 def test_normalised(value: str, expected: str) -> None:
@@ -119,7 +123,7 @@ def test_nothing_left() -> None:
     assert str(caught.value) == (
         "cuda.archs: no architecture is left of 3.5 (nvcc does not know it), 12.0f (torch 2.14.1 does not know it)"
     )
-    assert caught.value.hint == "this nvcc and torch 2.14.1 both know 7.5, 8.0, 8.6, 9.0, 10.0, 12.0"
+    assert caught.value.hint == "this nvcc and torch 2.14.1 both know 7.5, 8.0, 8.6, 9.0, 10.0, 12.0; 9.0a too"
     with pytest.raises(ToolkitError, match=r"nothing to compile for: the GPU here of architecture 6.1"):
         select_archs(None, "", NVCC, TORCH, ["6.1"])
 
@@ -158,6 +162,32 @@ def test_an_empty_library(tmp_path: Path) -> None:
     (package / "lib").mkdir()
     (package / "lib" / "libtorch_python.so").touch()
     assert torch_archs(read_torch(package)).default
+
+
+# What users have set, and torch's own helper stops at: IndexError, "No GPUs found", "Unknown CUDA arch".
+REPORTED = {
+    "": "7.5;8.0;9.0;12.0",
+    "native": "7.5;8.0;9.0;12.0",
+    "8.6;": "8.6",
+    "8.6,9.0": "8.6;9.0",
+    "8.6\uff1b9.0": "8.6;9.0",
+    "86": "8.6",
+    "sm_86": "8.6",
+    " 8.6 ": "8.6",
+    "ampere": "8.0;8.6+PTX",
+    "All": "7.5;8.0;8.6;9.0;10.0;12.0+PTX",
+    "8.6;12.0f": "8.6",
+    "9.0a": "9.0a",
+    "9.0+PTX;10.0;3.0": "9.0+PTX;10.0",
+}
+
+
+@pytest.mark.parametrize(("value", "expected"), REPORTED.items())
+def test_reported_values_become_a_list_that_torch_takes(value: str, expected: str) -> None:
+    found, _ = select_archs(normalise_archs(value, "X"), "X", NVCC, TORCH, [])
+    assert found == expected
+    accepted = {*TORCH.supported, *(f"{arch}+PTX" for arch in TORCH.supported)}
+    assert found and set(found.split(";")) <= accepted
 
 
 @pytest.mark.torch
