@@ -17,7 +17,7 @@ NAME = PACKAGE.name
 FLOORS: dict[str, int] = {
     **dict.fromkeys(("errors", "ui", "events", "settings", "_settings_docs", ""), 0),
     **dict.fromkeys(("machine", "toolchain", "verify"), 1),
-    "plan": 2,
+    **dict.fromkeys(("plan", "advice"), 2),
     "schedule": 3,
     "supervise": 4,
     # Where each build's objects are kept and what it has cost, the stage, and one hook from beginning to end.

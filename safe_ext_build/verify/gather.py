@@ -183,7 +183,7 @@ def _run(command: Sequence[str], place: Path) -> str:
         output.seek(0)
         said = output.read().decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(said) if line.strip()), "")
-    return f"exit status {status}: {last}" if status else ""
+    return ": ".join(filter(None, [f"exit status {status}", last])) if status else ""
 
 
 def _module(file: _File, answer: Mapping[str, Any], files: Iterable[_File], listed: Sequence[str]) -> Module:

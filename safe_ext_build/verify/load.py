@@ -73,20 +73,22 @@ def how_it_ended(status: int) -> str:
 
 
 def examine(module: Answer) -> Answer:
-    """Load one module. When a symbol is missing, its package gets its chance to bring it."""
+    """Load one module. When it lacks a symbol or a library, its package gets its chance to bring that."""
     try:
         ctypes.CDLL(module["path"])
         return {"outcome": LOADED}
     except OSError as error:
         text = str(error)
-    if _NO_LIBRARY in text:
-        return {"outcome": LIBRARY, "detail": text.partition(_NO_LIBRARY)[0]}
-    if _UNDEFINED_SYMBOL not in text:
+    lacks_library = _NO_LIBRARY in text
+    if not lacks_library and _UNDEFINED_SYMBOL not in text:
         return {"outcome": FAILED, "detail": text}
-    named = text.partition(_UNDEFINED_SYMBOL)[2].split()[0].strip(",")
-    symbols = missing(module["undefined"], module["needed"]) or [named]
     outcome = in_a_child(partial(by_package, module))
-    return {"detail": "", **outcome, "symbols": symbols}
+    if outcome["outcome"] == LOADED:
+        return outcome
+    if lacks_library:
+        return {"outcome": LIBRARY, "detail": text.partition(_NO_LIBRARY)[0]}
+    named = text.partition(_UNDEFINED_SYMBOL)[2].split()[0].strip(",")
+    return {**outcome, "symbols": missing(module["undefined"], module["needed"]) or [named]}
 
 
 def by_package(module: Answer) -> Answer:
