@@ -8,7 +8,6 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from frontend_fixtures import make_target
 from frontend_runs import ARCHS, Ground, copy_project, on_cuda, on_torch, only_wheel, write_project
 
 from safe_ext_build.verify import elf
@@ -138,6 +137,8 @@ CPU_HELPER = (
 @pytest.fixture
 def cpu(ground: Ground, wheelhouse: Path, tmp_path: Path) -> Ground:
     """An environment with a CPU build of torch, as far as its files say."""
+    from frontend_fixtures import make_target  # not above: pytest loads it as a plugin, and first
+
     python = make_target(tmp_path / "cpu", wheelhouse)
     prefix = str(python.parent.parent)
     site = Path(sysconfig.get_path("purelib", vars={"base": prefix, "platbase": prefix}))
@@ -149,14 +150,13 @@ def cpu(ground: Ground, wheelhouse: Path, tmp_path: Path) -> Ground:
     }.items():
         (site / "torch" / f"{name}.py").parent.mkdir(exist_ok=True)
         (site / "torch" / f"{name}.py").write_text(text)
-    return Ground(ground.environ, python)
+    return Ground(ground.environ, python).having(SAFE_EXT_BUILD_TORCH_RUNTIME=prefix)
 
 
 def test_cpu_torch_where_cuda_is_required(cpu: Ground, tmp_path: Path) -> None:
-    run = cpu.wheel(write_project(tmp_path, "raise SystemExit('too late')\n"), *REQUIRED)
+    project = write_project(tmp_path, "raise SystemExit('too late')\n")
+    run = cpu.hook(project, "build_wheel", str(tmp_path), SAFE_EXT_BUILD_REQUIRE_CUDA="true")
     assert run.status == 1
-    # pip asks for metadata first, which is the setup script's own matter.
-    run = cpu.hook(tmp_path / "sample", "build_wheel", str(tmp_path), SAFE_EXT_BUILD_REQUIRE_CUDA="1 " and "true")
     assert run.says("error: ", "asks for CUDA, and torch 2.99.0+cpu (CPU only) in ", "is no CUDA build"), (
         run.output
     )
@@ -168,8 +168,8 @@ def test_cuda_extension_reached_with_a_cpu_torch(cpu: Ground, tmp_path: Path) ->
     setup = "from torch.utils.cpp_extension import CUDAExtension\nCUDAExtension('sample._C', ['a.cu'])\n"
     run = cpu.hook(write_project(tmp_path, setup), "build_wheel", str(tmp_path))
     assert run.status == 1
-    assert run.says("error: OSError: CUDA_HOME environment variable is not set")
-    assert run.says("hint: torch 2.99.0+cpu (CPU only) in ", "cannot build CUDA extensions"), run.output
+    assert run.says("error: OSError: CUDA_HOME environment variable is not set"), run.output
+    assert run.says("hint: torch 2.99.0+cpu (CPU only) in ", "cannot build CUDA extensions")
 
 
 # --- the target, named
@@ -194,9 +194,9 @@ def test_runtime_that_does_not_exist(ground: Ground, tmp_path: Path) -> None:
 
 @on_torch
 def test_another_torch_at_run_time_is_told_before_compiling(ground: Ground, cpu: Ground, tmp_path: Path) -> None:
-    options = {"SAFE_EXT_BUILD_TORCH_MATCH": "declared", "SAFE_EXT_BUILD_TORCH_RUNTIME": str(cpu.prefix)}
     project = copy_project("host_only", tmp_path)
-    run = ground.hook(project, "build_wheel", str(tmp_path), **options).check()
+    declared = Ground(cpu.environ, ground.python).having(SAFE_EXT_BUILD_TORCH_MATCH="declared")
+    run = declared.hook(project, "build_wheel", str(tmp_path)).check()
     version = ground.evaluate("torch", "torch.__version__")
     assert run.says(f"warning: the result is for torch {version}, and {cpu.prefix} ", "has torch 2.99.0+cpu")
     assert run.output.index("the result is for torch") < run.output.index("running bdist_wheel")

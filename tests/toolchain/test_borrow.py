@@ -517,9 +517,10 @@ def test_an_isolated_package_that_torch_forbids_is_refused(
 
 
 def test_another_torch_than_the_targets_is_told(build: Build, declared: Environment) -> None:
+    where = f"{build.target.prefix} (the environment of pip)"
     text = (
-        f"the result is for torch 2.13.0, and {build.target.prefix} (the environment of pip) has torch 2.14.1+cu130"
-        ": it may not load there. Let the project depend on torch==2.13.0, or build against the other"
+        f"the result is for torch 2.13.0, and {where} has torch 2.14.1+cu130: it may not load there. "
+        "Let the project depend on torch==2.13.0, or build against the other"
     )
     assert borrow.decide(declared, build.target, "declared", "the environment of pip").warning == text
     other = replace(build.target, version=(3, 10))
