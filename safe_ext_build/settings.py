@@ -162,6 +162,10 @@ class TorchSettings:
     `runtime` the build uses its torch, and fails where it cannot; with `declared` a line says whether it has
     another one. When it is not set: the environment that the frontend runs for."""
 
+    pin: Flag = False
+    """Whether the wheel requires the minor version of the torch that it was built against (`torch==2.14.*`), so
+    that it is not installed beside another. Only for projects that setuptools builds."""
+
 
 @dataclass(frozen=True)
 class JobsSettings:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from . import checking, events, store, ui
+from . import checking, events, stamp, store, ui
 from .machine import read_machine
 from .machine.neighbours import neighbours_root
 from .plan import BuildPlan
@@ -70,6 +70,11 @@ def run(scene: Scene) -> Any:
             history.record((one.entry, Curve(one.alone, one.curve)) for one in seen if one.outcome == "compiled")
 
 
+def _pin(scene: Scene) -> str:
+    wanted = scene.settings.torch.pin and scene.hook in stamp.HOOKS
+    return stamp.requirement(scene.torch.facts.version) if wanted and scene.torch and scene.torch.facts else ""
+
+
 def _made(scene: Scene, result: str) -> Path:
     return Path(scene.arguments["wheel_directory"], result)
 
@@ -116,6 +121,7 @@ def _stage(scene: Scene, place: Workspace, project: str) -> hook.Build:
         compiles=asdict(_naming(scene, project, real)),
         neighbours=str(found or ""),
         check=checking.order(scene.settings, scene.torch) if scene.compiles else None,
+        pin=_pin(scene),
     )
 
 

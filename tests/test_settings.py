@@ -57,6 +57,7 @@ def test_the_schema_is_what_the_dataclasses_say() -> None:
         "cuda.mismatch",
         "torch.match",
         "torch.runtime",
+        "torch.pin",
         "jobs.max",
         "jobs.nvcc-threads",
         "jobs.memory-guard",
@@ -125,6 +126,7 @@ SAMPLES: dict[str, str] = {
     "workspace.dir": "/scratch",
     "build-dir": "/objects",
     "torch.runtime": "/env",
+    "torch.pin": "true",
     "require-cuda": "true",
     "check": "false",
 }

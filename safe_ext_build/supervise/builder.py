@@ -32,6 +32,10 @@ def main() -> None:
 def _answer(request: dict[str, Any], compile_failed: Path) -> dict[str, Any]:
     try:
         backend = importlib.import_module("setuptools.build_meta")
+        if request["pin"]:
+            from ..stamp import install
+
+            install(request["pin"])
         value = getattr(backend, request["hook"])(**request["arguments"])
         if request["check"]:
             from ..verify import gather

@@ -35,6 +35,7 @@ class Build:
     """One hook to run in a supervised builder. `limits`, `compiles` and `neighbours`: see SupervisorRequest.
 
     `check`: how the builder is to look at what the hook has made (see verify.gather); None when it is not.
+    `pin`: a requirement to add to the project's own.
     """
 
     hook: str
@@ -44,6 +45,7 @@ class Build:
     compiles: dict[str, Any]
     neighbours: str
     check: dict[str, Any] | None = None
+    pin: str = ""
 
 
 @dataclass
@@ -87,6 +89,7 @@ def run(build: Build, workspace: Workspace, signals: Signals) -> Any:
         "path": sys.path,
         "cwd": str(Path.cwd()),
         "check": build.check,
+        "pin": build.pin,
     }
     with writing(workspace.path):
         (workspace.path / "request.json").write_text(json.dumps(request))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sysconfig
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,20 @@ def test_another_torch_at_run_time_is_told_before_compiling(ground: Ground, cpu:
     version = ground.evaluate("torch", "torch.__version__")
     assert run.says(f"warning: the result is for torch {version}, and {cpu.prefix} ", "has torch 2.99.0+cpu")
     assert run.output.index("the result is for torch") < run.output.index("running bdist_wheel")
+
+
+@on_torch
+def test_wheel_that_requires_its_torch(ground: Ground, tmp_path: Path) -> None:
+    """RECORD is right: pip installs it."""
+    project = write_project(tmp_path, "from setuptools import setup\nsetup(packages=['sample'])\n")
+    ground.wheel(project, "-C", "torch.pin=true").check()
+    wheel = only_wheel(tmp_path / "dist")
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = archive.read("sample-1.0.dist-info/METADATA").decode()
+    release = ground.evaluate("torch", "'.'.join(torch.__version__.split('.')[:2])")
+    assert f"Requires-Dist: torch=={release}.*\n" in metadata
+    ground.pip("install", "--no-deps", "--target", tmp_path / "lib", wheel, cwd=tmp_path).check()
+    assert not (project / "PKG-INFO").exists()
 
 
 # --- the reader, on what the real compiler writes
