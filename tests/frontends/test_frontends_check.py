@@ -16,7 +16,7 @@ from safe_ext_build.verify import elf
 pytest_plugins = ["frontend_fixtures"]
 pytestmark = pytest.mark.frontend
 
-REQUIRED = ("-C", "require-cuda=true")
+REQUIRED = {"SAFE_EXT_BUILD_REQUIRE_CUDA": "true"}
 
 
 # --- modules that cannot load
@@ -51,7 +51,8 @@ def test_undefined_symbol_fails_an_editable_build(ground: Ground, tmp_path: Path
 
 
 def test_opting_out(ground: Ground, tmp_path: Path) -> None:
-    run = ground.wheel(forgetful(copy_project("host_only", tmp_path)), "-C", "check=false").check()
+    project = forgetful(copy_project("host_only", tmp_path))
+    run = ground.hook(project, "build_wheel", str(tmp_path / "dist"), SAFE_EXT_BUILD_CHECK="false").check()
     assert not run.says("host_only._C")
     assert not is_pure(only_wheel(tmp_path / "dist"))
 
@@ -67,7 +68,7 @@ def test_declared_module_that_was_given_up(ground: Ground, tmp_path: Path) -> No
         "modules = [Extension(name, ['a.c'], optional=name == 'sample._b') for name in names]\n"
         "setup(packages=['sample'], ext_modules=modules, cmdclass={'build_ext': Careless})\n"
     )
-    run = ground.wheel(write_project(tmp_path, setup)).check()
+    run = ground.hook(write_project(tmp_path, setup), "build_wheel", str(tmp_path)).check()
     assert run.says("warning: sample._a was not built: the setup script declares it, and went on without")
     assert run.says("sample._b was not built, which the setup script says is optional")
 
@@ -94,18 +95,10 @@ def test_cuda_source_that_is_not_listed(ground: Ground, tmp_path: Path) -> None:
 # --- CUDA that is required
 
 
-def test_wheel_without_device_code(ground: Ground, tmp_path: Path) -> None:
-    """A setup script that falls back to a C++ extension, or to none, goes through and is of no use."""
-    project = copy_project("host_only", tmp_path)
-    run = ground.hook(project, "build_wheel", str(tmp_path / "dist"), SAFE_EXT_BUILD_REQUIRE_CUDA="true")
-    assert run.status == 1
-    assert run.says("error: ", "SAFE_EXT_BUILD_REQUIRE_CUDA in the environment"), run.output
-    assert not list((tmp_path / "dist").glob("*.whl"))
-
-
 @on_cuda
-def test_wheel_without_device_code_by_the_compilers_account(ground: Ground, tmp_path: Path) -> None:
-    run = ground.wheel(copy_project("host_only", tmp_path), *REQUIRED)
+def test_wheel_without_device_code(ground: Ground, tmp_path: Path) -> None:
+    """A setup script that falls back to a C++ extension goes through, and what it makes is of no use."""
+    run = ground.wheel(copy_project("host_only", tmp_path), "-C", "require-cuda=true")
     assert run.says("error: the result has no device code, and -C require-cuda says that it must"), run.output
     assert run.says("hint: The setup script may have skipped its CUDA sources", "FORCE_CUDA=1")
     assert not (tmp_path / "dist").exists() or not list((tmp_path / "dist").iterdir())
@@ -122,9 +115,10 @@ SKIPS = (
 def test_setup_script_that_skips_its_cuda_sources(ground: Ground, tmp_path: Path) -> None:
     project = write_project(tmp_path, SKIPS)
     (project / "a.cu").write_text("__global__ void a() {}\n")
-    run = ground.wheel(project).check()
+    run = ground.hook(project, "build_wheel", str(tmp_path)).check()
     assert run.says("warning: the result has no extension modules, although the project has CUDA sources (a.cu).")
-    assert ground.wheel(project, *REQUIRED).says("error: the result has no extension modules", "-C require-cuda")
+    run = ground.hook(project, "build_wheel", str(tmp_path), **REQUIRED)
+    assert run.says("error: the result has no extension modules, and SAFE_EXT_BUILD_REQUIRE_CUDA in the environ")
 
 
 CPU_VERSION = '__version__ = "2.99.0+cpu"\ncuda = None\nhip = None\n'
@@ -156,13 +150,26 @@ def cpu(ground: Ground, wheelhouse: Path, tmp_path: Path) -> Ground:
 
 def test_cpu_torch_where_cuda_is_required(cpu: Ground, tmp_path: Path) -> None:
     project = write_project(tmp_path, "raise SystemExit('too late')\n")
-    run = cpu.hook(project, "build_wheel", str(tmp_path), SAFE_EXT_BUILD_REQUIRE_CUDA="true")
+    run = cpu.hook(project, "build_wheel", str(tmp_path), **REQUIRED)
     assert run.status == 1
     assert run.says("error: ", "asks for CUDA, and torch 2.99.0+cpu (CPU only) in ", "is no CUDA build"), (
         run.output
     )
     assert run.says("hint: Install a CUDA build of torch", "--index-url")
     assert "too late" not in run.output
+
+
+def test_metadata_does_not_ask_for_cuda(cpu: Ground, tmp_path: Path) -> None:
+    project = write_project(tmp_path, "from setuptools import setup\nsetup(packages=['sample'])\n")
+    run = cpu.hook(project, "prepare_metadata_for_build_wheel", str(tmp_path), **REQUIRED)
+    assert run.check().said == []
+
+
+def test_undeclared_import(cpu: Ground, tmp_path: Path) -> None:
+    run = cpu.hook(write_project(tmp_path, "import cpp_ext_helpers\n"), "build_wheel", str(tmp_path))
+    assert run.says(
+        "hint: The setup script imports cpp_ext_helpers", 'add "cpp_ext_helpers" to build-system.requires'
+    )
 
 
 def test_cuda_extension_reached_with_a_cpu_torch(cpu: Ground, tmp_path: Path) -> None:
