@@ -159,7 +159,9 @@ def _archs(found: Findings) -> Iterator[str]:
         module = modules.get(one.path)
         if not asked or module is None or not module.codes or not one.takes_archs:
             continue
-        if lacking := [show_code(code) for code in asked if code not in module.codes]:
+        # Without the suffix: an older nvcc may not note it where this one does.
+        there = {code.rstrip("af") for code in module.codes}
+        if lacking := [show_code(code) for code in asked if code.rstrip("af") not in there]:
             has = ", ".join(map(show_code, sorted(module.codes, key=_order)))
             reason = f"; torch leaves its arch flags out because of {one.misread}" if one.misread else ""
             yield f"{module.name} has code for {has}, not for {', '.join(lacking)} as {found.archs!r} asks{reason}"
@@ -188,7 +190,7 @@ def _doubtful(found: Findings) -> Iterator[str]:
         if module.outcome == LIBRARY and not _DRIVER.match(module.detail):
             yield f"{module.name} needs {module.detail}, which was not found here: it loads only where that is"
         elif module.outcome == CRASHED:
-            yield f"loading {module.name} ended its process ({module.detail})"
+            yield f"loading {module.name} here ended the process that did it ({module.detail})"
         elif module.outcome in (UNDEFINED, UNSURE) and module.symbols:
             detail = f" (importing its package: {module.detail})" if module.outcome == UNSURE else ""
             yield f"{module.name} does not load by itself: undefined symbol {texts}{detail}"

@@ -80,6 +80,10 @@ def test_an_architecture_that_was_not_compiled() -> None:
     )
 
 
+def test_a_suffix_that_is_not_noted_is_not_missed() -> None:
+    assert judge(replace(FOUND, archs="8.0;9.0a"), EXPECTED).warnings == ()
+
+
 def test_a_flag_that_torch_takes_for_an_arch_flag_is_named() -> None:
     found = replace(FOUND, declared=(replace(DECLARED, misread="-Xcompiler=-march=native"),))
     module = replace(MODULE, codes=("compute_75", "sm_75"))
@@ -206,5 +210,5 @@ def test_what_went_wrong_otherwise_is_said() -> None:
     lines = judged(outcome="failed", detail="torch cannot be imported: ImportError: no").lines
     assert lines[1] == "pkg._C was not loaded: torch cannot be imported: ImportError: no"
     crashed = judged(outcome="crashed", detail="killed by signal 11")
-    assert crashed.warnings == ("loading pkg._C ended its process (killed by signal 11)",)
+    assert crashed.warnings == ("loading pkg._C here ended the process that did it (killed by signal 11)",)
     assert crashed.error is None
