@@ -28,7 +28,11 @@ LOAD_TIMEOUT = 300.0  # seconds: the first import of torch from a slow disk take
 # To unpack a wheel is no reason to fill a disk.
 _KEEP_FREE = 256 << 20
 _MOST_SYMBOLS = 3
-_OTHERS = frozenset({"third_party", "thirdparty", "3rdparty", "external", "extern", "submodules", "tests", "test"})
+# Where projects keep CUDA sources that are not for their extension modules.
+_OTHERS = frozenset(
+    ("third_party", "thirdparty", "3rdparty", "external", "extern", "submodules", "tests", "test", "benchmark")
+    + ("benchmarks", "examples", "samples", "docs")
+)
 # What comes with torch, or with its CUDA wheels: it is only there once torch is imported.
 _OF_TORCH = re.compile(r"lib(torch|c10|shm|cu|nv|nccl)")
 
