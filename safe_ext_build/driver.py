@@ -44,7 +44,7 @@ def _run(task: Task, settings: Settings) -> Any:
     if task.compiles and has_code:
         for line in planned.lines:
             ui.say(line)
-    if task.compiles and torch:
+    if task.compiles:
         _mind(settings, torch, cuda)
     try:
         return _execute(task, settings, torch, cuda, planned)
@@ -53,8 +53,14 @@ def _run(task: Task, settings: Settings) -> Any:
         raise
 
 
-def _mind(settings: Settings, torch: Torch, cuda: Cuda | None) -> None:
+def _mind(settings: Settings, torch: Torch | None, cuda: Cuda | None) -> None:
     """What is to be known before anything is compiled: another torch than the target's, CUDA that is missing."""
+    if settings.torch.pin and not (torch and torch.facts):
+        ui.warn(
+            f"{settings.source('torch.pin')} asks for a requirement of torch, and there is no torch to require"
+        )
+    if torch is None:
+        return
     if torch.source.warning:
         ui.warn(torch.source.warning)
     if settings.require_cuda and (error := advice.unmet(settings.source("require-cuda"), torch, cuda)):

@@ -30,8 +30,10 @@ _KEEP_FREE = 256 << 20
 _MOST_SYMBOLS = 3
 # Where projects keep CUDA sources that are not for their extension modules.
 _OTHERS = frozenset(
-    ("third_party", "thirdparty", "3rdparty", "external", "extern", "submodules", "tests", "test", "benchmark")
-    + ("benchmarks", "examples", "samples", "docs")
+    (
+        *("third_party", "thirdparty", "3rdparty", "external", "extern", "submodules"),
+        *("tests", "test", "benchmarks", "benchmark", "examples", "samples", "docs"),
+    )
 )
 # What comes with torch, or with its CUDA wheels: it is only there once torch is imported.
 _OF_TORCH = re.compile(r"lib(torch|c10|shm|cu|nv|nccl)")
