@@ -139,7 +139,8 @@ def _load(files: Sequence[_File], has_torch: bool, path: Sequence[str], place: P
     answers = place / "answers"
     request = {
         "path": list(path),
-        "torch": has_torch and any(map(_wants_torch, files)),
+        "torch": has_torch,
+        "torch_first": has_torch and any(map(_wants_torch, files)),
         "modules": [
             {
                 "path": str(one.path),

@@ -21,6 +21,8 @@ SKIPPED_HINT = (
     '(-C --build-option="--name" passes one on).'
 )
 
+KEEP_HINT = "The wheel was removed; -C check=false builds it without this check."
+
 
 @dataclass(frozen=True)
 class Expected:
@@ -98,7 +100,7 @@ def _symbol_error(found: Findings, expected: Expected) -> BuildFailed | None:
             reasons = [causes.why(symbol, module) for symbol in module.symbols]
             return BuildFailed(
                 f"{module.name} cannot be loaded{against}: {what} {', '.join(map(_short, texts))}",
-                hint="\n".join(dict.fromkeys(reasons)),
+                hint="\n".join([*dict.fromkeys(reasons), KEEP_HINT]),
             )
     return None
 

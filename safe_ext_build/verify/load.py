@@ -1,7 +1,8 @@
 """Loads extension modules as their users would, each in a process of its own, and says how it went.
 
-Run as a script by gather.py, with the path of a request: JSON with `path` (sys.path), `torch` (import it first),
-`modules` (path, name, root, needed, undefined) and `answer` (where to write a line of JSON for each module).
+Run as a script by gather.py, with the path of a request: JSON with `path` (sys.path), `torch` (whether there is
+one), `torch_first` (modules are linked to it), `modules` (path, name, root, needed, undefined) and `answer` (where
+to write a line of JSON for each module).
 """
 
 from __future__ import annotations
@@ -33,12 +34,20 @@ Answer = dict[str, Any]
 def main() -> None:
     request = json.loads(Path(sys.argv[1]).read_text())
     sys.path[:] = request["path"]
-    facts = import_torch() if request["torch"] else {}
+    facts = import_torch() if request["torch_first"] else {}
     with Path(request["answer"]).open("w") as answers:
         for module in request["modules"]:
-            outcome = facts if "torch_error" in facts else in_a_child(partial(examine, module))
+            outcome = attempt(module, facts)
+            if outcome["outcome"] != LOADED and request["torch"] and not facts:
+                # Once torch is imported, some CUDA libraries are there for everybody.
+                facts = import_torch()
+                outcome = attempt(module, facts)
             answers.write(json.dumps({"path": module["path"], **facts, **outcome}) + "\n")
             answers.flush()
+
+
+def attempt(module: Answer, facts: Answer) -> Answer:
+    return facts if "torch_error" in facts else in_a_child(partial(examine, module))
 
 
 def import_torch() -> Answer:

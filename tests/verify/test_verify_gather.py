@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.machinery
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -44,6 +45,9 @@ class Bench:
         for name in ("content/pkg", "project", "workspace/tmp", "dist", "site"):
             (directory / name).mkdir(parents=True)
         (self.content / "pkg" / "__init__.py").write_text("")
+
+    def clear(self) -> None:
+        shutil.rmtree(self.place / "workspace" / "tmp" / "check")
 
     @property
     def module(self) -> Path:
@@ -186,6 +190,16 @@ def test_torch_is_imported_first(bench: Bench) -> None:
     linked_to_torch(bench)
     module = bench.only(torch=True)
     assert (module.outcome, module.cxx11_abi) == ("loaded", True)
+
+
+def test_what_torch_brings_for_everybody(bench: Bench) -> None:
+    library = compiled(bench.place / "torch" / "libruntime.so", "int cudaCount(void) { return 1; }\n")
+    compiled(bench.module, MODULE + "int cudaCount(void);\nint call(void) { return cudaCount(); }\n")
+    load = f"import ctypes\nctypes.CDLL({str(library)!r}, ctypes.RTLD_GLOBAL)\n"
+    fake_torch(bench, f"{load}def compiled_with_cxx11_abi():\n    return True\n")
+    assert bench.only().outcome == "undefined"
+    bench.clear()
+    assert bench.only(torch=True).outcome == "loaded"
 
 
 def test_torch_is_not_imported_for_what_does_not_need_it(bench: Bench) -> None:
