@@ -40,9 +40,9 @@ Every setting has one name, and can be given in three places:
   uses, such as `MAX_JOBS`; where both are set, the one with our name wins.
 
 The environment goes before `-C`, and `-C` before the file. An empty value counts as not given. A relative
-`workspace.dir` or `build-dir` is taken from the project's directory, and `~` is the home directory. A value
-that is not allowed, or a name that does not exist, ends the build with an error that says where it came from;
-nothing is ignored in silence.
+`workspace.dir`, `build-dir` or `torch.runtime` is taken from the project's directory, and `~` is the home
+directory. A value that is not allowed, or a name that does not exist, ends the build with an error that says
+where it came from; nothing is ignored in silence.
 """
 
 
@@ -66,6 +66,8 @@ def attribute_docs(cls: type) -> dict[str, str]:
 
 def _section(setting: Setting, doc: str, level: str) -> str:
     default = setting.kind.default if setting.default is None else f'"{setting.default}"'
+    if isinstance(setting.default, bool):
+        default = str(setting.default).lower()
     variables = ", ".join(f"`{variable}`" for variable in setting.variables)
     return f"""\
 {level} `{setting.name}`

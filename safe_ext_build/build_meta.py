@@ -139,6 +139,10 @@ def _undeclared(project: Path) -> list[str]:
 
 def _torch_is_there(settings: Settings) -> bool:
     """Without torch, a setup script that imports it would only fail here, before it could be installed."""
+    from .errors import TorchError
     from .toolchain import find
 
-    return find.find_torch(settings, os.getppid(), os.environ).source.kind != "none"
+    try:
+        return find.find_torch(settings, os.getppid(), os.environ).source.kind != "none"
+    except TorchError:
+        return True  # the hook meets it again, and says so

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import plan, ui
+from . import advice, plan, ui
 from .errors import BuildFailed, SafeExtBuildError, ToolkitError
 from .machine import read_machine
 from .plan import BuildPlan
@@ -21,7 +21,6 @@ from .toolchain.host import Host
 # A setup script that makes extensions with torch's helper; and one that has its own mind about the host compiler.
 _COMPILES = re.compile(r"cpp_extension|CUDAExtension|CppExtension|\.cu\b")
 _OWN_HOST = re.compile(r"allow-unsupported-compiler|ccbin")
-NO_COMPILER = "no CUDA compiler was found, so only what needs none can be built"
 
 
 @dataclass(frozen=True)
@@ -52,11 +51,27 @@ def _run(task: Task, settings: Settings) -> Any:
     if task.compiles and has_code:
         for line in planned.lines:
             ui.say(line)
+    if task.compiles:
+        _mind(settings, torch, cuda)
     try:
         return _execute(task, settings, torch, cuda, planned)
     except BuildFailed as error:
-        error.hint = error.hint or no_host or _afterthought(torch, cuda)
+        error.hint = error.hint or no_host or advice.afterthought(str(error), torch, cuda)
         raise
+
+
+def _mind(settings: Settings, torch: Torch | None, cuda: Cuda | None) -> None:
+    """What is to be known before anything is compiled: another torch than the target's, CUDA that is missing."""
+    if settings.torch.pin and not (torch and torch.facts):
+        ui.warn(
+            f"{settings.source('torch.pin')} asks for a requirement of torch, and there is no torch to require"
+        )
+    if torch is None:
+        return
+    if torch.source.warning:
+        ui.warn(torch.source.warning)
+    if settings.require_cuda and (error := advice.unmet(settings.source("require-cuda"), torch, cuda)):
+        raise error
 
 
 def _torch_line(torch: Torch | None) -> str:
@@ -87,7 +102,7 @@ def _find_cuda(task: Task, settings: Settings, torch: Torch) -> Cuda | None:
             raise
         return None  # metadata and source distributions need no compiler
     if cuda is None and task.compiles and torch.facts and torch.facts.cuda:
-        ui.warn(f"{torch.facts.describe()}: {NO_COMPILER}")
+        ui.warn(f"{torch.facts.describe()}: {advice.NO_COMPILER}")
     return cuda
 
 
@@ -121,12 +136,3 @@ def _in_process(task: Task, planned: BuildPlan) -> Any:
 
     os.environ.update(planned.environment)
     return getattr(build_meta, task.hook)(**task.arguments)
-
-
-def _afterthought(torch: Torch | None, cuda: Cuda | None) -> str:
-    """What may be behind a failure that did not explain itself."""
-    if torch and torch.source.kind == "none":
-        return _torch_line(torch)
-    if cuda is None and torch and torch.facts and torch.facts.cuda:
-        return NO_COMPILER
-    return ""

@@ -104,6 +104,7 @@ def _choice(options: tuple[str, ...]) -> Kind:
 
 
 Text = Annotated[str | None, Kind("a string", _read_text)]
+EnvironmentPath = Annotated[Path | None, Kind("the path of a Python, or of an environment", _read_path)]
 FilePath = Annotated[Path | None, Kind("the path of a directory", _read_path)]
 TextList = Annotated[str | None, Kind('a string or a list of strings, such as "8.0;9.0+PTX"', _read_list)]
 Flag = Annotated[bool, Kind("true or false", _read_flag, "true")]
@@ -156,6 +157,15 @@ class TorchSettings:
     isolation; where there is none, the one that `build-system.requires` brings. `declared`: always the one
     that `build-system.requires` brings."""
 
+    runtime: EnvironmentPath = None
+    """The environment that will import the result, as its directory or its Python. With `torch.match` =
+    `runtime` the build uses its torch, and fails where it cannot; with `declared` a line says whether it has
+    another one. When it is not set: the environment that the frontend runs for."""
+
+    pin: Flag = False
+    """Whether the wheel requires the minor version of the torch that it was built against (`torch==2.14.*`), so
+    that it is not installed beside another. Only for projects that setuptools builds."""
+
 
 @dataclass(frozen=True)
 class JobsSettings:
@@ -197,6 +207,16 @@ class Settings:
     build_dir: FilePath = None
     """The directory where compiled objects are kept for the next build. When it is not set: setuptools'
     `build/`, or the user's cache where the project's own directory does not last (an unpacked sdist)."""
+
+    require_cuda: Flag = False
+    """Whether the result must have code for GPUs. With `true`, a build ends before it compiles anything where
+    torch is no CUDA build or there is no CUDA compiler, and fails where its wheel has no device code or lacks a
+    module that the setup script declares."""
+
+    check: Flag = True
+    """Whether the extension modules of a finished build are read and loaded, with the torch that they were built
+    against. A module with undefined symbols fails the build. It takes some seconds, and the memory of one
+    `import torch`."""
 
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 

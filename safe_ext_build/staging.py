@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import events, store, ui
+from . import checking, events, stamp, store, ui
 from .machine import read_machine
 from .machine.neighbours import neighbours_root
 from .plan import BuildPlan
@@ -60,13 +60,25 @@ def run(scene: Scene) -> Any:
                 if scene.compiles:
                     _write_history(history.lookup_all(scope(project)), place)
                 build = _stage(scene, place, project)
-            return hook.run(build, place, signals)
+            result = hook.run(build, place, signals)
+            if build.check:
+                checking.settle(scene.settings, scene.torch, scene.cuda, place.path, _made(scene, result))
+            return result
         finally:
             seen = list(events.read(place.path / "events.jsonl"))
             place.remove()
             if line := summarize(seen):
                 ui.say(line)
             history.record((one.entry, Curve(one.alone, one.curve)) for one in seen if one.outcome == "compiled")
+
+
+def _pin(scene: Scene) -> str:
+    wanted = scene.settings.torch.pin and scene.hook in stamp.HOOKS
+    return stamp.requirement(scene.torch.facts.version) if wanted and scene.torch and scene.torch.facts else ""
+
+
+def _made(scene: Scene, result: str) -> Path:
+    return Path(scene.arguments["wheel_directory"], result)
 
 
 def _write_history(known: dict[str, Curve], place: Workspace) -> None:
@@ -110,6 +122,8 @@ def _stage(scene: Scene, place: Workspace, project: str) -> hook.Build:
         limits=asdict(Limits(scene.plan.most_jobs, scene.plan.cpus, scene.plan.guard)),
         compiles=asdict(_naming(scene, project, real)),
         neighbours=str(found or ""),
+        check=checking.order(scene.settings, scene.torch) if scene.compiles else None,
+        pin=_pin(scene),
     )
 
 

@@ -16,12 +16,12 @@ NAME = PACKAGE.name
 # From the ground up. A module belongs to the longest name that it has here; what is equal may import each other.
 FLOORS: dict[str, int] = {
     **dict.fromkeys(("errors", "ui", "events", "settings", "_settings_docs", ""), 0),
-    **dict.fromkeys(("machine", "toolchain"), 1),
-    "plan": 2,
+    **dict.fromkeys(("machine", "toolchain", "verify", "stamp"), 1),
+    **dict.fromkeys(("plan", "advice"), 2),
     "schedule": 3,
     "supervise": 4,
     # Where each build's objects are kept and what it has cost, the stage, and one hook from beginning to end.
-    **dict.fromkeys(("store", "report"), 5),
+    **dict.fromkeys(("store", "report", "checking"), 5),
     "staging": 6,
     "driver": 7,
     **dict.fromkeys(("build_meta", "cli"), 9),

@@ -56,11 +56,15 @@ def test_the_schema_is_what_the_dataclasses_say() -> None:
         "cuda.archs",
         "cuda.mismatch",
         "torch.match",
+        "torch.runtime",
+        "torch.pin",
         "jobs.max",
         "jobs.nvcc-threads",
         "jobs.memory-guard",
         "workspace.dir",
         "build-dir",
+        "require-cuda",
+        "check",
     ]
     assert schema()["jobs.nvcc-threads"].variables == ("SAFE_EXT_BUILD_JOBS_NVCC_THREADS", "NVCC_THREADS")
     assert schema()["build-dir"].variables == ("SAFE_EXT_BUILD_BUILD_DIR",)
@@ -121,6 +125,10 @@ SAMPLES: dict[str, str] = {
     "jobs.memory-guard": "false",
     "workspace.dir": "/scratch",
     "build-dir": "/objects",
+    "torch.runtime": "/env",
+    "torch.pin": "true",
+    "require-cuda": "true",
+    "check": "false",
 }
 
 

@@ -33,7 +33,16 @@ def main() -> None:
 def _answer(request: dict[str, Any], compile_failed: Path) -> dict[str, Any]:
     try:
         backend = importlib.import_module("setuptools.build_meta")
-        return {"value": getattr(backend, request["hook"])(**request["arguments"])}
+        if request["pin"]:
+            from ..stamp import install
+
+            install(request["pin"])
+        value = getattr(backend, request["hook"])(**request["arguments"])
+        if request["check"]:
+            from ..verify import gather
+
+            gather.record(request["check"], request, value, compile_failed.parent)
+        return {"value": value}
     except SystemExit as error:
         status = f"exit status {error.code}" if isinstance(error.code, int) else error.code or "no reason given"
         return {"error": f"the setup script gave up: {status}", "hint": _hint(error, request)}

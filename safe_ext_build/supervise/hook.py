@@ -32,7 +32,11 @@ _BOOTSTRAP = "import sys; sys.path.append({root!r}); from {module} import main; 
 
 @dataclass(frozen=True)
 class Build:
-    """One hook to run in a supervised builder. `limits`, `compiles` and `neighbours`: see SupervisorRequest."""
+    """One hook to run in a supervised builder. `limits`, `compiles` and `neighbours`: see SupervisorRequest.
+
+    `check`: how the builder is to look at what the hook has made (see verify.gather); None when it is not.
+    `pin`: a requirement to add to the project's own.
+    """
 
     hook: str
     arguments: dict[str, Any]
@@ -40,6 +44,8 @@ class Build:
     limits: dict[str, Any]
     compiles: dict[str, Any]
     neighbours: str
+    check: dict[str, Any] | None = None
+    pin: str = ""
 
 
 @dataclass
@@ -77,7 +83,14 @@ def run(build: Build, workspace: Workspace, signals: Signals) -> Any:
     build failed, SupervisionError when the supervisor was lost; dies by the signal that it was sent, once
     the tree is gone.
     """
-    request = {"hook": build.hook, "arguments": build.arguments, "path": sys.path, "cwd": str(Path.cwd())}
+    request = {
+        "hook": build.hook,
+        "arguments": build.arguments,
+        "path": sys.path,
+        "cwd": str(Path.cwd()),
+        "check": build.check,
+        "pin": build.pin,
+    }
     with writing(workspace.path):
         (workspace.path / "request.json").write_text(json.dumps(request))
     ending = _supervise(build, workspace, signals)

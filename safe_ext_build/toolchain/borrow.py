@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -19,6 +19,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from ..errors import TorchError
 from .target import Environment
 
 CONFIG_VARIABLE = "SAFE_EXT_BUILD_BORROW"
@@ -27,6 +28,10 @@ _NEVER = frozenset({"ninja", "pip", "setuptools", "wheel"})
 # A torch in development has no RECORD that would name them.
 _TORCH_MODULES = ("torch", "torchgen", "functorch")
 _FOR_AN_EXTRA = re.compile(r";\s*extra\s*==")
+_NAMED_HINT = (
+    "Name an environment whose torch the build's Python can import, or unset torch.runtime. Without build "
+    "isolation, the build's Python is that of the environment itself."
+)
 _NOT_MODULES = frozenset({"bin", "__pycache__"})
 
 Kind = Literal["torch", "module", "namespace"]
@@ -66,6 +71,8 @@ class TorchSource:
     line: str
     """Why, in one line; may be empty. Of `none`, it explains the ImportError that may follow."""
     borrowed: Borrowed | None = None
+    warning: str = ""
+    """That the target has another torch; may be empty."""
 
 
 @dataclass(frozen=True)
@@ -129,19 +136,32 @@ def _provides(base: Path, module: str) -> bool:
 
 
 def decide(
-    own: Environment, target: Environment | None, match: Literal["runtime", "declared"], why: str = ""
+    own: Environment,
+    target: Environment | None,
+    match: Literal["runtime", "declared"],
+    why: str = "",
+    *,
+    named: bool = False,
 ) -> TorchSource:
-    """Which torch to build against. `why` is what `find_target` said."""
+    """Which torch to build against. `why` is what `find_target` said, or `named_target`, if the target is `named`.
+
+    Raises TorchError when a named target's torch cannot be used.
+    """
     if match == "declared":
-        return _declared(own, "torch.match is `declared`, and build-system.requires has no torch")
+        source = _declared(own, "torch.match is `declared`, and build-system.requires has no torch")
+        return replace(source, warning=_difference(own, target, why))
     if target is None:
         return _declared(own, why or "no environment that could import the result was found", tell=True)
     if target.torch is None:
-        return _declared(own, f"{_place(target, why)} has no torch", tell=True)
-    if own.torch is not None and _same(own.torch, target.torch):
+        refusal = f"{_place(target, why)} has no torch"
+    elif own.torch is not None and _same(own.torch, target.torch):
         return TorchSource("own", own.torch, "")
-    if refusal := refuse(own, target):
-        return _declared(own, refusal, tell=True)
+    else:
+        refusal = refuse(own, target)
+    if refusal and named:
+        raise TorchError(f"{refusal}, but {why} says to build against it", hint=_NAMED_HINT)
+    if refusal or target.torch is None:
+        return replace(_declared(own, refusal, tell=True), warning=_difference(own, target, why))
     borrowed = borrow(target, target.torch)
     return TorchSource("borrowed", target.torch, _borrowed_line(own, target, borrowed), borrowed)
 
@@ -152,6 +172,19 @@ def _declared(own: Environment, reason: str, *, tell: bool = False) -> TorchSour
     version = torch_version(own.torch)
     line = f"building against the build environment's own torch {version}: {reason}" if tell else ""
     return TorchSource("declared", own.torch, line)
+
+
+def _difference(own: Environment, target: Environment | None, why: str) -> str:
+    """That what is built is for another torch than the target's; empty when it is not."""
+    if own.torch is None or target is None or target.torch is None or _same(own.torch, target.torch):
+        return ""
+    ours, theirs = torch_version(own.torch), torch_version(target.torch)
+    if ours == theirs:
+        return ""
+    return (
+        f"the result is for torch {ours}, and {_place(target, why)} has torch {theirs}: it may not load there. "
+        f"Let the project depend on torch=={ours.partition('+')[0]}, or build against the other"
+    )
 
 
 def _borrowed_line(own: Environment, target: Environment, borrowed: Borrowed) -> str:

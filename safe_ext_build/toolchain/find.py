@@ -47,16 +47,25 @@ class Cuda:
 
 
 def find_torch(settings: Settings, parent: int, environ: Mapping[str, str]) -> Torch:
-    """Find the torch to build against; `parent` is the process id of the frontend."""
+    """Find the torch to build against; `parent` is the process id of the frontend. Raises TorchError."""
     from . import borrow
     from .torch import read_torch
 
     own = target.own()
-    found, why = target.find_target(parent, environ, own)
-    source = borrow.decide(own, found, settings.torch.match, why)
+    found, why = _target(settings, parent, environ, own)
+    named = settings.torch.runtime is not None
+    source = borrow.decide(own, found, settings.torch.match, why, named=named)
     search = [Path(entry) for entry in (own.path if found is None else found.path)]
     facts = read_torch(source.package, search) if source.package else None
     return Torch(source, own, facts)
+
+
+def _target(
+    settings: Settings, parent: int, environ: Mapping[str, str], own: target.Environment
+) -> tuple[target.Environment | None, str]:
+    if settings.torch.runtime is None:
+        return target.find_target(parent, environ, own)
+    return target.named_target(settings.torch.runtime, settings.source("torch.runtime"), parent, environ, own)
 
 
 def isolated_directories(own: target.Environment, source: TorchSource) -> tuple[Path, ...]:

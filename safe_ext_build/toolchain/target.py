@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..errors import TorchError
+
 PROBE_TIMEOUT = 20.0  # seconds
 
 
@@ -145,6 +147,26 @@ def find_target(
         if environment is not None and found is None:
             found = environment, choice.why
     return found or (None, f"{frontend(process)} names no environment that could import the result")
+
+
+def named_target(
+    path: Path, source: str, parent: int, environ: Mapping[str, str], own: Environment, proc: Path = Path("/proc")
+) -> tuple[Environment, str]:
+    """The environment that `torch.runtime` names, by its directory or its Python; and `source`, who said so.
+
+    Raises TorchError when it is none.
+    """
+    hint = f"Set torch.runtime to a Python, or to the directory of an environment; {source} is {path}."
+    if not path.exists():
+        raise TorchError(f"{source} is {path}, which does not exist", hint=hint)
+    choice = next(_in_prefix(path, source), None) if path.is_dir() else Choice(path, source)
+    if choice is None:
+        raise TorchError(f"{source} is {path}, a directory without bin/python", hint=hint)
+    process = read_process(parent, proc) or _unseen(environ, own)
+    found = _answer(choice, process, environ, own)
+    if found is None:
+        raise TorchError(f"{source} is {path}, but {choice.python} does not run as a Python", hint=hint)
+    return found, source
 
 
 def read_process(pid: int, proc: Path = Path("/proc")) -> Process | None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from safe_ext_build.errors import TorchError
 from safe_ext_build.toolchain import borrow, target
 from safe_ext_build.toolchain.borrow import Borrowed, Module
 from safe_ext_build.toolchain.target import Environment
@@ -440,7 +442,8 @@ def test_the_target_itself_needs_nothing(build: Build) -> None:
 
 
 def test_declared_means_the_projects_own(build: Build, declared: Environment) -> None:
-    assert borrow.decide(declared, build.target, "declared") == borrow.TorchSource("declared", declared.torch, "")
+    found = borrow.decide(declared, build.target, "declared")
+    assert (found.kind, found.package, found.line) == ("declared", declared.torch, "")
     source = borrow.decide(build.own, build.target, "declared")
     assert (source.kind, source.package) == ("none", None)
     assert source.line == (
@@ -508,6 +511,50 @@ def test_an_isolated_package_that_torch_forbids_is_refused(
     expected = f"the torch of {build.target.prefix} requires {refused}" if refused else ""
     assert borrow.refuse(own, build.target) == expected
     assert borrow.decide(own, build.target, "runtime").kind == ("none" if refused else "borrowed")
+
+
+# --- another torch than the target's, and a target that is named
+
+
+def test_another_torch_than_the_targets_is_told(build: Build, declared: Environment) -> None:
+    where = f"{build.target.prefix} (the environment of pip)"
+    text = (
+        f"the result is for torch 2.13.0, and {where} has torch 2.14.1+cu130: it may not load there. "
+        "Let the project depend on torch==2.13.0, or build against the other"
+    )
+    assert borrow.decide(declared, build.target, "declared", "the environment of pip").warning == text
+    other = replace(build.target, version=(3, 10))
+    assert "(the environment of pip) has torch 2.14.1+cu130" in (
+        borrow.decide(declared, other, "runtime", "the environment of pip").warning
+    )
+
+
+def test_the_same_torch_is_no_news(build: Build, declared: Environment) -> None:
+    empty = replace(OWN, prefix=Path("/empty"))
+    for own, lender, match in [
+        (replace(build.own, torch=build.target.torch), build.target, "declared"),
+        (declared, empty, "declared"),
+        (declared, None, "declared"),
+        (declared, empty, "runtime"),
+        (declared, build.target, "runtime"),
+    ]:
+        assert borrow.decide(own, lender, match, "somewhere").warning == ""  # type: ignore[arg-type]
+
+
+def test_a_named_target_must_do(build: Build, declared: Environment) -> None:
+    source = borrow.decide(declared, build.target, "runtime", "-C torch.runtime", named=True)
+    assert (source.kind, source.package) == ("borrowed", build.target.torch)
+    empty = replace(OWN, prefix=Path("/empty"))
+    other = replace(build.target, version=(3, 10))
+    for lender, reason in [
+        (empty, "/empty (-C torch.runtime) has no torch, but -C torch.runtime says to build against it"),
+        (other, f"the torch of {other.prefix} is for Python 3.10, and the build runs Python "),
+    ]:
+        with pytest.raises(TorchError, match=re.escape(reason)) as caught:
+            borrow.decide(declared, lender, "runtime", "-C torch.runtime", named=True)
+        assert "unset torch.runtime" in caught.value.hint
+        # With torch.match = declared, it is only what the result is compared with.
+        assert borrow.decide(declared, lender, "declared", "-C torch.runtime", named=True).kind == "declared"
 
 
 # --- the real one

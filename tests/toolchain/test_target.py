@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from safe_ext_build.errors import TorchError
 from safe_ext_build.toolchain import target
 from safe_ext_build.toolchain.target import Environment, Process
 
@@ -486,3 +488,34 @@ def test_real_uv_builds_for_the_environment_it_says(
     assert said == why.format(project)
     assert (found, torch) == (str(expected), str(site_packages(expected) / "torch"))
     assert (own == found) is ("--no-build-isolation" in command)
+
+
+# --- a target that is named
+
+
+def named(path: Path, tmp_path: Path) -> Environment:
+    show_process(tmp_path / "proc", BASE, [str(BASE), "-m", "pip"], CLEAN, tmp_path)
+    found, why = target.named_target(path, "-C torch.runtime", 7, CLEAN, OWN, tmp_path / "proc")
+    assert why == "-C torch.runtime"
+    return found
+
+
+@pytest.mark.parametrize("inside", [".", "bin/python"])
+def test_a_named_target(inside: str, with_torch: Path, tmp_path: Path) -> None:
+    found = named(with_torch / inside, tmp_path)
+    assert found.prefix == with_torch
+    assert found.torch == site_packages(with_torch) / "torch"
+
+
+def test_a_named_target_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    text = tmp_path / "text"
+    text.write_text("no program")
+    for path, reason in [
+        (tmp_path / "nowhere", "which does not exist"),
+        (tmp_path / "empty", "a directory without bin/python"),
+        (text, f"but {text} does not run as a Python"),
+    ]:
+        with pytest.raises(TorchError, match=re.escape(f"-C torch.runtime is {path}, {reason}")) as caught:
+            target.named_target(path, "-C torch.runtime", 7, CLEAN, OWN, tmp_path)
+        assert "Set torch.runtime to a Python" in caught.value.hint
