@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from memory_builds import STANDIN, Limited, StandinBuild, make_limited
+from memory_builds import STANDIN, StandinBuild
+from real_cgroups import MIB, Group, make
 
 from safe_ext_build.toolchain import cuda
 
-Maker = Callable[[int], Limited]
+Maker = Callable[[int], Group]
 
 
 @pytest.fixture(scope="session")
@@ -28,13 +29,14 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def limited() -> Iterator[Maker]:
-    made: list[Limited] = []
+    made: list[Group] = []
 
-    def make(mib: int) -> Limited:
-        made.append(make_limited(mib))
+    def make_with(mib: int) -> Group:
+        made.append(make("memory"))
+        made[-1].set_limit(mib * MIB)
         return made[-1]
 
-    yield make
+    yield make_with
     for cgroup in made:
         cgroup.remove()
 
@@ -63,8 +65,9 @@ def test_three_times_the_memory(tmp_path: Path, compiler: Path, limited: Maker) 
 def test_the_limit_of_a_parent(tmp_path: Path, compiler: Path, limited: Maker) -> None:
     outer = limited(3072)
     build = build_of(tmp_path, compiler, "nested", 10, 600, 0.5)
-    text = build.finish(build.start(outer.child("inner").child("innermost")))
-    assert outer.oom_kills + Limited(outer.directory / "inner" / "innermost").oom_kills == 0, text
+    innermost = outer.child("inner").child("innermost")
+    text = build.finish(build.start(innermost))
+    assert outer.oom_kills + innermost.oom_kills == 0, text
     whole(build, 10)
 
 
