@@ -74,6 +74,10 @@ class StandinBuild:
     def objects(self) -> dict[str, str]:
         return {path.stem: path.read_text() for path in (self.root / "build" / "objects").glob("*.o")}
 
+    def outputs(self) -> list[str]:
+        """Objects and depfiles, under whatever name."""
+        return sorted(path.name for path in (self.root / "build" / "objects").glob("*.o*"))
+
     def assert_nothing_left(self) -> None:
         workspaces = self.scratch / "workspaces"
         assert [path.name for path in workspaces.iterdir() if path.name != ".lock"] == []
