@@ -6,12 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from real_cgroups import Group
 
+Maker = Callable[[int], Group]
 STANDIN = Path(__file__).parents[1] / "projects" / "standin"
 
 

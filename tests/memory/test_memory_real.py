@@ -7,38 +7,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from memory_builds import STANDIN, StandinBuild
-from real_cgroups import MIB, Group, make
+from memory_builds import Maker, StandinBuild
 
 from safe_ext_build.toolchain import cuda
 
-Maker = Callable[[int], Group]
-
-
-@pytest.fixture(scope="session")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stand-in, under the name that makes a command line a compile."""
-    program = tmp_path_factory.mktemp("compiler") / "nvcc"
-    subprocess.run(["gcc", "-O1", str(STANDIN / "standin.c"), "-o", str(program)], check=True)
-    return program
-
-
-@pytest.fixture
-def limited() -> Iterator[Maker]:
-    made: list[Group] = []
-
-    def make_with(mib: int) -> Group:
-        made.append(make("memory"))
-        made[-1].set_limit(mib * MIB)
-        return made[-1]
-
-    yield make_with
-    for cgroup in made:
-        cgroup.remove()
+pytest_plugins = ["memory_fixtures"]
 
 
 def build_of(tmp_path: Path, compiler: Path, name: str, sources: int, mib: int, seconds: float) -> StandinBuild:
