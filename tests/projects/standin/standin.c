@@ -3,7 +3,8 @@
  * A line `//! key=value key=value` of the source holds: seconds (how long), mib (memory of the inner compiler),
  * fail (exit status), say (a word printed on standard error), stubborn=1 (ignore TERM and INT), escape=1 (leave
  * a respawning daemon in a session of its own; 2: one whose environment is wiped, too), die=N (the inner
- * compiler is ended by signal N), curve=A,B,C (MiB that it holds at moments of equal distance, instead of mib).
+ * compiler is ended by signal N), curve=A,B,C (MiB that it holds at moments of equal distance, instead of mib),
+ * burn=1 (keep a CPU busy, as compilers do, instead of sleeping).
  * Like nvcc, it works through a shell-like child: compiler -> sh -> cicc.
  */
 #define _GNU_SOURCE
@@ -23,7 +24,7 @@
 struct plan {
   double seconds;
   long mib;
-  int fail, stubborn, escape, die, points;
+  int fail, stubborn, escape, die, burn, points;
   long curve[MOST_POINTS];
   char say[256];
 };
@@ -50,6 +51,7 @@ static struct plan read_plan(const char *path) {
       else if (!strcmp(word, "fail")) plan.fail = atoi(value);
       else if (!strcmp(word, "stubborn")) plan.stubborn = atoi(value);
       else if (!strcmp(word, "escape")) plan.escape = atoi(value);
+      else if (!strcmp(word, "burn")) plan.burn = atoi(value);
       else if (!strcmp(word, "die")) plan.die = atoi(value);
       else if (!strcmp(word, "say")) snprintf(plan.say, sizeof plan.say, "%s", value);
     }
@@ -81,6 +83,12 @@ static double now(void) {
   return time.tv_sec + time.tv_nsec * 1e-9;
 }
 
+static void let_pass(const struct plan *plan, double seconds) {
+  double end = now() + seconds;
+  if (plan->burn) while (now() < end);
+  else usleep((useconds_t)(seconds * 1e6));
+}
+
 static void hold(char *memory, long before, long after) { /* grow to, or let go down to, `after` bytes */
   if (after > before) memset(memory + before, 1, after - before);
   if (after < before) madvise(memory + after, before - after, MADV_DONTNEED);
@@ -99,7 +107,7 @@ static void follow(const struct plan *plan) { /* between two points it rises, or
     long wanted = (long)((from + (plan->curve[point] - from) * (place - point)) * MIB) & ~4095L;
     hold(memory, held, wanted);
     held = wanted;
-    usleep(50000);
+    let_pass(plan, 0.05);
   }
 }
 
@@ -109,10 +117,10 @@ static void rise_and_stay(const struct plan *plan) { /* it grows for half of its
   if (!memory) exit(1);
   for (int step = 0; step < 16; step++) {
     memset(memory + size / 16 * step, 1, size / 16);
-    usleep((useconds_t)(plan->seconds * 1e6 / 32));
+    let_pass(plan, plan->seconds / 32);
   }
   __asm__ volatile("" : : "r"(memory) : "memory"); /* or an optimizer leaves it all out */
-  usleep((useconds_t)(plan->seconds * 1e6 / 2));
+  let_pass(plan, plan->seconds / 2);
 }
 
 static int compile(const struct plan *plan) { /* the inner compiler: holds its memory for a while */
