@@ -2,9 +2,9 @@
 
     python tests/benchmarks/latency.py [--mib 3072] [--times 3]
 
-An unrelated program allocates 50 MB and touches them, again and again; inside the cgroup of the build, and
-outside. Each build has 16 compiles that keep a CPU busy and hold a third of the limit; first with as many at a time
-as there are CPUs, then with MAX_JOBS=16. Prints the median and the 95th percentile of a round, and how many times
+An unrelated program allocates 50 MB and touches them, again and again, in the cgroup of the build and outside.
+The build has 16 compiles that keep a CPU busy, and hold three times the limit in all; first as many at a time as
+there are CPUs, then with MAX_JOBS=16. Prints the median and the 95th percentile of a round, and how many times
 longer they are than on the idle machine, which is measured before each build.
 """
 
