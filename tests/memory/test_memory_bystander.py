@@ -11,7 +11,7 @@ from memory_builds import Maker, StandinBuild
 
 pytest_plugins = ["memory_fixtures"]
 
-COMPILES = 12
+COMPILES = 8
 
 
 def test_an_unrelated_program_stays_quick(
