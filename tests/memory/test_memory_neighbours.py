@@ -99,15 +99,12 @@ def test_what_a_dead_build_had_is_free(tmp_path: Path, compiler: Path) -> None:
         for owner in supervisors(left):
             owner.kill()
         left.communicate(timeout=20)
-        begun = time.monotonic()
         wait_for(lambda: running(right) == 4, "four compiles of the other")
-        took = time.monotonic() - begun
         assert [record.project for record in neighbours(tmp_path / "runtime")] == ["right"]
     finally:
         for process in (left, right):
             process.terminate()
             process.communicate(timeout=20)
-    assert took < 5
     for build in builds:
         build.assert_nothing_left()
 

@@ -72,7 +72,8 @@ def failed(build: StandinBuild, process: subprocess.Popen[str]) -> list[str]:
 def assert_memory_is_blamed(lines: list[str], build: StandinBuild, limit: float) -> None:
     """`limit`: GiB."""
     error, hint = lines[-2:]
-    assert error.startswith(f"safe-ext-build: error: {build.root / 'csrc' / 'big.cu'}: the compiler was killed"), (
+    source = build.root / "csrc" / "big.cu"
+    assert error.startswith(f"safe-ext-build: error: {source}: the compiler was killed because memory ran out"), (
         error
     )
     assert ", although nothing else of this build ran (it held " in error
@@ -82,7 +83,7 @@ def assert_memory_is_blamed(lines: list[str], build: StandinBuild, limit: float)
 
 def test_cc1plus_killed_by_the_kernel_is_run_again(tmp_path: Path, cgroup: Group) -> None:
     """Not guarded, two start at once, and the kernel must kill one."""
-    limit(cgroup, 600)
+    limit(cgroup, 700)
     build = host_build(tmp_path, "left", "right")
     build.variables["SAFE_EXT_BUILD_JOBS_MEMORY_GUARD"] = "false"
     text = build.finish(build.start(cgroup))
@@ -97,7 +98,7 @@ def test_cc1plus_that_never_fits(tmp_path: Path, cgroup: Group) -> None:
     limit(cgroup, 250)
     build = host_build(tmp_path, "big")
     assert_memory_is_blamed(failed(build, build.start(cgroup)), build, 0.2)
-    assert cgroup.oom_kills == 2
+    assert cgroup.oom_kills >= 2
 
 
 @pytest.mark.cuda
@@ -105,7 +106,7 @@ def test_cicc_that_never_fits(tmp_path: Path, cgroup: Group) -> None:
     limit(cgroup, 600)
     build = device_build(tmp_path, "big")
     assert_memory_is_blamed(failed(build, build.start(cgroup)), build, 0.6)
-    assert cgroup.oom_kills == 2
+    assert cgroup.oom_kills >= 2
 
 
 @pytest.mark.cuda
