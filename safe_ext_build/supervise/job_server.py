@@ -46,6 +46,7 @@ class JobServer:
         self.connections: dict[int, Connection] = {}
         self.edges: dict[int, Process] = {}
         self.memory = MemoryWatch()
+        self.usage = usage.Watch()
         self.neighbours = Neighbourhood(
             request.neighbours, self.memory.groups, workspace.id, request.compiles["project"]
         )
@@ -98,7 +99,7 @@ class JobServer:
 
     def _look(self, now: float) -> None:
         begun = time.process_time()  # not the clock: what others keep the CPUs from is no cost of ours
-        used = usage.look({job.id: job.pid for job in self.broker.running()})
+        used = self.usage.look({job.id: job.pid for job in self.broker.running()})
         self.sight = self.memory.look(self.neighbours.promised())
         self.broker.observe(used, now)
         rest = min(SLOWEST, (time.process_time() - begun) / SHARE_OF_CPU)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from .processes import PAGE
 
 TICK = os.sysconf("SC_CLK_TCK")
+ANEW = 16
 
 
 class Usage(NamedTuple):
@@ -18,22 +19,49 @@ class Usage(NamedTuple):
     spent: float
 
 
-def look(roots: Mapping[int, int]) -> dict[int, Usage]:
-    """What the descendants of each root process use; `roots` is job -> pid, and a root itself does not count.
+class Watch:
+    """Looks again and again, and does not read again what cannot belong to a job.
 
-    Shared pages count in every process that has them, so the sum errs on the safe side.
+    A process gets new ancestors only by losing its parent, and then the supervisor or init is the next: who was
+    once seen outside the jobs never comes into one. (But his pid may, so all are looked at anew now and then.)
     """
-    parents, figures = _read_all()
-    owners: dict[int, int | None] = {pid: job for job, pid in roots.items()}
-    held = dict.fromkeys(roots, 0)
-    ticks = dict.fromkeys(roots, 0)
-    for pid, parent in parents.items():
-        job = _owner(parent, parents, owners)
-        if job is not None:
-            bytes_held, spent = figures[pid]
-            held[job] += bytes_held
-            ticks[job] += spent
-    return {job: Usage(held[job], ticks[job] / TICK) for job in roots}
+
+    def __init__(self) -> None:
+        self._strangers: set[int] = set()
+        self._passes = 0
+
+    def look(self, roots: Mapping[int, int]) -> dict[int, Usage]:
+        """What the descendants of each root process use; `roots` is job -> pid, and a root itself does not count.
+
+        Shared pages count in every process that has them, so the sum errs on the safe side.
+        """
+        pids = set(map(int, filter(str.isdigit, os.listdir("/proc"))))
+        self._strangers &= pids
+        if self._passes % ANEW == 0:
+            self._strangers.clear()
+        self._passes += 1
+        return self._sum_up(roots, _read(sorted(pids - self._strangers)))
+
+    def _sum_up(self, roots: Mapping[int, int], seen: Mapping[int, list[bytes]]) -> dict[int, Usage]:
+        parents = {pid: int(fields[1]) for pid, fields in seen.items()}
+        owners: dict[int, int | None] = {pid: job for job, pid in roots.items()}
+        held = dict.fromkeys(roots, 0)
+        ticks = dict.fromkeys(roots, 0)
+        for pid, parent in parents.items():
+            job = _owner(parent, parents, owners)
+            if job is not None:
+                fields = seen[pid]
+                held[job] += int(fields[21]) * PAGE
+                ticks[job] += sum(map(int, fields[11:15]))
+            elif not parent or parent in self._strangers:
+                # (Where the parent was not listed, since it is younger than the list, nothing is known yet.)
+                self._strangers.add(pid)
+        return {job: Usage(held[job], ticks[job] / TICK) for job in roots}
+
+
+def look(roots: Mapping[int, int]) -> dict[int, Usage]:
+    """One look, as by a new `Watch`."""
+    return Watch().look(roots)
 
 
 def _owner(pid: int, parents: Mapping[int, int], owners: dict[int, int | None]) -> int | None:
@@ -47,28 +75,24 @@ def _owner(pid: int, parents: Mapping[int, int], owners: dict[int, int | None]) 
     return job
 
 
-def _read_all() -> tuple[dict[int, int], dict[int, tuple[int, int]]]:
-    """Parent, and (resident bytes, CPU ticks), of every process: fields 4, 24 and 14 to 17 of stat.
+def _read(pids: Iterable[int]) -> dict[int, list[bytes]]:
+    """The fields of /proc/PID/stat from the third on: 1 is the parent, 11 to 14 CPU ticks, 21 resident pages.
 
     Written for speed: at twice a second this is most of what the supervisor does.
     """
-    parents: dict[int, int] = {}
-    figures: dict[int, tuple[int, int]] = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
+    seen: dict[int, list[bytes]] = {}
+    for pid in pids:
         try:
-            descriptor = os.open(f"/proc/{name}/stat", os.O_RDONLY)
+            descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
         except OSError:
             continue
         try:
             data = os.read(descriptor, 4096)
-            fields = data[data.rindex(b")") + 2 :].split(b" ", 22)
-            pid = int(name)
-            parents[pid] = int(fields[1])
-            figures[pid] = (int(fields[21]) * PAGE, sum(map(int, fields[11:15])))
-        except (OSError, ValueError, IndexError):
+        except OSError:
             continue
         finally:
             os.close(descriptor)
-    return parents, figures
+        fields = data[data.rfind(b")") + 2 :].split(b" ", 22)
+        if len(fields) > 22:
+            seen[pid] = fields
+    return seen

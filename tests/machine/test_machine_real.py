@@ -6,30 +6,20 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from machine_trees import MIB
+from real_cgroups import Group, made
 
 import safe_ext_build
-from safe_ext_build.machine import Cgroup, MemoryLimit, ancestors, read_machine
-from safe_ext_build.machine.files import read
+from safe_ext_build.machine import MemoryLimit, ancestors, read_machine
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
 
 HOME = str(Path(safe_ext_build.__file__).parents[1])
-FILES = {
-    ("memory", 1): "memory.limit_in_bytes",
-    ("memory", 2): "memory.max",
-    ("pids", 1): "pids.max",
-    ("pids", 2): "pids.max",
-    ("cpu", 1): "cpu.cfs_quota_us",
-    ("cpu", 2): "cpu.max",
-}
 # What a process in the group runs first; the test's own code follows.
 CHILD = """
 import json, os, sys
@@ -47,67 +37,9 @@ def show():
 """
 
 
-@contextmanager
-def group_of_our_own(controller: str) -> Iterator[Cgroup]:
-    """A new cgroup below this process's own; gone afterwards. Skips where the kernel does not let us."""
-    parent = _parent(controller)
-    name = f"seb-test-{os.getpid()}"
-    group = Cgroup(f"{parent.name.rstrip('/')}/{name}", parent.directory / name, parent.version)
-    with _made(controller, group.directory):
-        yield group
-
-
-def _parent(controller: str) -> Cgroup:
-    """The nearest cgroup that can have children with this controller (v2: where it is handed down)."""
-    groups = ancestors(controller)
-    for group in groups:
-        if group.version == 1 or controller in read(group.directory / "cgroup.subtree_control").split():
-            return group
-    pytest.skip(f"the real {controller} controller is not to be seen from here: {groups}")
-
-
-@contextmanager
-def _made(controller: str, directory: Path) -> Iterator[None]:
-    try:
-        directory.mkdir()
-    except OSError as error:
-        pytest.skip(f"the real {controller} controller is not writable here: {error}")
-    try:
-        yield
-    finally:
-        _remove(directory)
-
-
-def _remove(directory: Path) -> None:
-    """Children first. A cgroup stays busy for some moments after the last process in it has ended."""
-    for child in [path for path in directory.iterdir() if path.is_dir()]:
-        _remove(child)
-    end = time.monotonic() + 5
-    while time.monotonic() < end:
-        with suppress(OSError):
-            directory.rmdir()
-            return
-        time.sleep(0.02)
-    directory.rmdir()
-
-
-def below(controller: str, outer: Cgroup) -> Cgroup:
-    """A cgroup below `outer`, which removes it along with itself."""
-    if outer.version == 2:
-        (outer.directory / "cgroup.subtree_control").write_text(f"+{controller}")
-    inner = outer.directory / "inner"
-    inner.mkdir()
-    return Cgroup(f"{outer.name}/inner", inner, outer.version)
-
-
-def set_limit(controller: str, group: Cgroup, value: object) -> None:
-    (group.directory / FILES[controller, group.version]).write_text(str(value))
-
-
-def in_group(group: Cgroup, code: str = "print(json.dumps(show()))", *, through: Sequence[str] = ()) -> Any:
+def in_group(group: Group, code: str = "print(json.dumps(show()))", *, through: Sequence[str] = ()) -> Any:
     """What a Python in the group prints; `through` is a command that runs another."""
-    enter = "sh", "-c", 'echo 0 > "$0/cgroup.procs" && exec "$@"', str(group.directory)
-    return json.loads(python(CHILD + code, through=(*enter, *through)))
+    return json.loads(python(CHILD + code, through=group.inside(through)))
 
 
 def python(code: str, *, through: Sequence[str] = ()) -> str:
@@ -131,19 +63,19 @@ def namespaces(*options: str) -> tuple[str, ...]:
 
 def test_memory_limit() -> None:
     limit = 512 * MIB
-    with group_of_our_own("memory") as group:
-        set_limit("memory", group, limit)
+    with made("memory") as group:
+        group.set_limit(limit)
         name, total, available = in_group(group)["budget"]
     assert (name, total) == (f"cgroup {group.name}", limit)
     assert limit - 64 * MIB < available < limit
 
 
 def test_memory_limit_of_an_ancestor() -> None:
-    with group_of_our_own("memory") as outer:
-        set_limit("memory", outer, 256 * MIB)
-        inner = below("memory", outer)
+    with made("memory") as outer:
+        outer.set_limit(256 * MIB)
+        inner = outer.child()
         seen = in_group(inner)
-        set_limit("memory", inner, 512 * MIB)
+        inner.set_limit(512 * MIB)
         both = in_group(inner)
     assert seen["budget"][:2] == both["budget"][:2] == [f"cgroup {outer.name}", 256 * MIB]
     assert both["memory"][1:3] == [f"cgroup {inner.name}", f"cgroup {outer.name}"]
@@ -153,9 +85,9 @@ def test_memory_limit_in_a_cgroup_namespace() -> None:
     """The mount is the host's and begins above the namespace, where all that is told of our cgroup is `/`."""
     code = "print(json.dumps([open('/proc/self/cgroup').read(), show()]))"
     through = namespaces("--cgroup")
-    with group_of_our_own("memory") as outer:
-        set_limit("memory", outer, 256 * MIB)
-        told, machine = in_group(below("memory", outer), code, through=through)
+    with made("memory") as outer:
+        outer.set_limit(256 * MIB)
+        told, machine = in_group(outer.child(), code, through=through)
     assert ("memory:/\n" if outer.version == 1 else "0::/\n") in told
     assert machine["budget"][0].endswith(f"/{outer.directory.name}")
     assert machine["budget"][1] == 256 * MIB
@@ -163,12 +95,12 @@ def test_memory_limit_in_a_cgroup_namespace() -> None:
 
 def test_memory_limit_of_a_pod_that_is_hidden() -> None:
     """As Docker does on v1: our own cgroup is mounted over all the others."""
-    with group_of_our_own("memory") as outer:
+    with made("memory") as outer:
         if outer.version == 2:
             pytest.skip("v2 tells nothing of a limit above what is mounted")
         cover = 'mount --bind "$0" "$1" && shift && exec "$@"'
-        set_limit("memory", outer, 256 * MIB)
-        inner = below("memory", outer)
+        outer.set_limit(256 * MIB)
+        inner = outer.child()
         over = str(ancestors("memory")[-1].directory)
         through = (*namespaces("--mount"), "sh", "-c", cover, str(inner.directory), over)
         machine = in_group(inner, through=through)
@@ -182,8 +114,8 @@ before = read_machine().budget.available
 ballast = bytearray(b"x") * (100 << 20)
 print(json.dumps(before - read_machine().budget.available))
 """
-    with group_of_our_own("memory") as group:
-        set_limit("memory", group, 512 * MIB)
+    with made("memory") as group:
+        group.set_limit(512 * MIB)
         used = in_group(group, code)
     assert 95 * MIB < used < 110 * MIB
 
@@ -201,9 +133,9 @@ if not pid:
 signal = os.WTERMSIG(os.waitpid(pid, 0)[1])
 print(json.dumps([signal, before, oom_kills()]))
 """
-    with group_of_our_own("memory") as group:
-        set_limit("memory", group, 64 * MIB)
-        _forbid_swap(group, 64 * MIB)
+    with made("memory") as group:
+        group.set_limit(64 * MIB)
+        group.forbid_swap(64 * MIB)
         signal, before, after = in_group(group, code)
     own = f"cgroup {group.name}"
     assert signal == 9
@@ -211,16 +143,10 @@ print(json.dumps([signal, before, oom_kills()]))
     assert after["host"] > before["host"]
 
 
-def _forbid_swap(group: Cgroup, limit: int) -> None:
-    name, value = ("memory.memsw.limit_in_bytes", limit) if group.version == 1 else ("memory.swap.max", 0)
-    with suppress(OSError):  # the kernel may be built without
-        (group.directory / name).write_text(str(value))
-
-
 @pytest.mark.parametrize("quota", [50_000, 150_000, 100_000])
 def test_cpu_quota(quota: int) -> None:
-    with group_of_our_own("cpu") as group:
-        set_limit("cpu", group, quota if group.version == 1 else f"{quota} 100000")
+    with made("cpu") as group:
+        group.set_limit(quota if group.version == 1 else f"{quota} 100000")
         count, affinity, seen, why = in_group(group)["cpus"]
     assert seen == quota / 100_000
     assert count == min(affinity, -(-quota // 100_000))
@@ -228,23 +154,23 @@ def test_cpu_quota(quota: int) -> None:
 
 
 def test_cpu_quota_of_an_ancestor() -> None:
-    with group_of_our_own("cpu") as outer:
-        set_limit("cpu", outer, 50_000 if outer.version == 1 else "50000 100000")
-        seen = in_group(below("cpu", outer))["cpus"]
+    with made("cpu") as outer:
+        outer.set_limit(50_000 if outer.version == 1 else "50000 100000")
+        seen = in_group(outer.child())["cpus"]
     assert seen[2] == 0.5
 
 
 def test_pids_limit() -> None:
-    with group_of_our_own("pids") as group:
-        set_limit("pids", group, 20)
+    with made("pids") as group:
+        group.set_limit(20)
         assert in_group(group)["pids_free"] == 19
 
 
 def test_pids_limit_of_an_ancestor() -> None:
-    with group_of_our_own("pids") as outer:
-        set_limit("pids", outer, 10)
-        inner = below("pids", outer)
-        set_limit("pids", inner, 20)
+    with made("pids") as outer:
+        outer.set_limit(10)
+        inner = outer.child()
+        inner.set_limit(20)
         assert in_group(inner)["pids_free"] == 9
 
 

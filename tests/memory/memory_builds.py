@@ -3,79 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
+from real_cgroups import Group
 
-from safe_ext_build.machine import ancestors
-
-MIB = 1 << 20
+Maker = Callable[[int], Group]
 STANDIN = Path(__file__).parents[1] / "projects" / "standin"
-
-
-@dataclass(frozen=True)
-class Limited:
-    """A memory cgroup (v1 or v2) with a limit."""
-
-    directory: Path
-
-    @property
-    def oom_kills(self) -> int:
-        """How many processes of it the kernel has killed for memory."""
-        for name in ("memory.oom_control", "memory.events"):
-            with suppress(OSError):
-                found = re.search(r"^oom_kill (\d+)$", (self.directory / name).read_text(), re.MULTILINE)
-                return int(found[1]) if found else 0
-        raise AssertionError(f"{self.directory} counts no OOM kills")
-
-    def inside(self, command: Sequence[str]) -> list[str]:
-        return ["sh", "-c", 'echo 0 > "$0/cgroup.procs" && exec "$@"', str(self.directory), *command]
-
-    def child(self, name: str) -> Limited:
-        (self.directory / name).mkdir()
-        return Limited(self.directory / name)
-
-    def remove(self) -> None:
-        """A cgroup stays busy for some moments after the last process in it has ended."""
-        for child in self.directory.iterdir():
-            if child.is_dir():
-                Limited(child).remove()
-        for _ in range(250):
-            with suppress(OSError):
-                self.directory.rmdir()
-                return
-            time.sleep(0.02)
-        self.directory.rmdir()
-
-
-def make_limited(mib: int) -> Limited:
-    """A cgroup below ours with a limit; skips where the kernel does not let us make one."""
-    parent = next(
-        (
-            group
-            for group in ancestors("memory")
-            if group.version == 1 or "memory" in (group.directory / "cgroup.subtree_control").read_text().split()
-        ),
-        None,
-    )
-    if parent is None:
-        pytest.skip("no memory controller is to be seen from here")
-    directory = parent.directory / f"seb-memory-{os.getpid()}-{time.monotonic_ns()}"
-    name = "memory.limit_in_bytes" if parent.version == 1 else "memory.max"
-    try:
-        directory.mkdir()
-    except OSError as error:
-        pytest.skip(f"the memory controller is not writable here: {error}")
-    (directory / name).write_text(str(mib * MIB))
-    return Limited(directory)
 
 
 @dataclass
@@ -111,7 +49,7 @@ class StandinBuild:
         }
 
     def start(
-        self, limited: Limited | None = None, backend: str = "safe_ext_build.build_meta"
+        self, limited: Group | None = None, backend: str = "safe_ext_build.build_meta"
     ) -> subprocess.Popen[str]:
         """Run the hook as a frontend does, in a process of its own."""
         self.scratch.mkdir(exist_ok=True)
@@ -136,6 +74,10 @@ class StandinBuild:
 
     def objects(self) -> dict[str, str]:
         return {path.stem: path.read_text() for path in (self.root / "build" / "objects").glob("*.o")}
+
+    def outputs(self) -> list[str]:
+        """Objects and depfiles, under whatever name."""
+        return sorted(path.name for path in (self.root / "build" / "objects").glob("*.o*"))
 
     def assert_nothing_left(self) -> None:
         workspaces = self.scratch / "workspaces"

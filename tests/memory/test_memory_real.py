@@ -7,36 +7,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from memory_builds import STANDIN, Limited, StandinBuild, make_limited
+from memory_builds import Maker, StandinBuild
 
 from safe_ext_build.toolchain import cuda
 
-Maker = Callable[[int], Limited]
-
-
-@pytest.fixture(scope="session")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stand-in, under the name that makes a command line a compile."""
-    program = tmp_path_factory.mktemp("compiler") / "nvcc"
-    subprocess.run(["gcc", "-O1", str(STANDIN / "standin.c"), "-o", str(program)], check=True)
-    return program
-
-
-@pytest.fixture
-def limited() -> Iterator[Maker]:
-    made: list[Limited] = []
-
-    def make(mib: int) -> Limited:
-        made.append(make_limited(mib))
-        return made[-1]
-
-    yield make
-    for cgroup in made:
-        cgroup.remove()
+pytest_plugins = ["memory_fixtures"]
 
 
 def build_of(tmp_path: Path, compiler: Path, name: str, sources: int, mib: int, seconds: float) -> StandinBuild:
@@ -63,8 +41,9 @@ def test_three_times_the_memory(tmp_path: Path, compiler: Path, limited: Maker) 
 def test_the_limit_of_a_parent(tmp_path: Path, compiler: Path, limited: Maker) -> None:
     outer = limited(3072)
     build = build_of(tmp_path, compiler, "nested", 10, 600, 0.5)
-    text = build.finish(build.start(outer.child("inner").child("innermost")))
-    assert outer.oom_kills + Limited(outer.directory / "inner" / "innermost").oom_kills == 0, text
+    innermost = outer.child("inner").child("innermost")
+    text = build.finish(build.start(innermost))
+    assert outer.oom_kills + innermost.oom_kills == 0, text
     whole(build, 10)
 
 

@@ -24,7 +24,7 @@ from safe_ext_build.supervise.connection import Connection
 from safe_ext_build.supervise.job_server import _history
 from safe_ext_build.supervise.memory import binding
 from safe_ext_build.supervise.neighbourhood import HOST, Neighbourhood
-from safe_ext_build.supervise.usage import Usage, look
+from safe_ext_build.supervise.usage import ANEW, Usage, Watch, look
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -98,6 +98,22 @@ def test_names_of_processes_do_not_confuse(trees: list[Tree], tmp_path: Path) ->
     program.symlink_to("/bin/sh")
     trees.append(Tree(f"'{program}' -c 'echo ready; read line; true'; true"))
     assert look({1: trees[0].pid})[1].held > 0
+
+
+def test_looking_again_sees_what_looking_once_sees(trees: list[Tree]) -> None:
+    """A J that waits is nobody's; what it starts later belongs to its job."""
+    watch = Watch()
+    trees.append(Tree(f"echo ready; read line; sh -c '{PYTHON} \"{HOLD}\" <&3; true' 3<&0"))
+    process = trees[0].process
+    assert process.stdin and process.stdout
+    for _ in range(3):
+        assert watch.look({}) == {}
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"ready\n"
+    for _ in range(2 * ANEW):
+        again, once = watch.look({1: trees[0].pid}), look({1: trees[0].pid})
+        assert 50 * MIB < again[1].held <= once[1].held + MIB
 
 
 def test_500_processes_cost_little(trees: list[Tree], capsys: pytest.CaptureFixture[str]) -> None:

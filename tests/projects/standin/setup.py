@@ -1,8 +1,9 @@
 """A project that compiles as torch's helper does, without torch: it writes a build.ninja and runs ninja on it.
 
-STANDIN_COMPILER is the program that stands for nvcc; every file of csrc/ is compiled with it. STANDIN_SLEEP
-is how many seconds the script sleeps before it does anything, in every hook. Sources named 0_x, 1_y, 1_z ...
-are compiled in stages, as if each stage wrote headers for the next.
+STANDIN_COMPILER is the program that stands for nvcc; every file of csrc/ is compiled with it, with STANDIN_FLAGS.
+STANDIN_DEPENDENCIES are its options for a depfile, when they are not nvcc's. STANDIN_SLEEP is how many seconds
+the script sleeps before it does anything, in every hook. Sources named 0_x, 1_y, 1_z ... are compiled in
+stages, as if each stage wrote headers for the next.
 """
 
 import os
@@ -20,9 +21,11 @@ cuda_cflags = {flags}
 rule cuda_compile
   depfile = $out.d
   deps = gcc
-  command = $nvcc --generate-dependencies-with-compile --dependency-output $out.d $cuda_cflags -c $in -o $out
+  command = $nvcc {dependencies} $out.d $cuda_cflags -c $in -o $out
 
 """
+
+NVCC_DEPENDENCIES = "--generate-dependencies-with-compile --dependency-output"
 
 time.sleep(float(os.environ.get("STANDIN_SLEEP", "0")))
 
@@ -46,7 +49,11 @@ class Compile(Command):
         place = Path(self.build_base, "objects").absolute()
         place.mkdir(parents=True, exist_ok=True)
         sources = sorted(Path("csrc").absolute().glob("*.cu"))
-        text = RULES.format(compiler=os.environ["STANDIN_COMPILER"], flags=os.environ.get("STANDIN_FLAGS", "-O2"))
+        text = RULES.format(
+            compiler=os.environ["STANDIN_COMPILER"],
+            flags=os.environ.get("STANDIN_FLAGS", "-O2"),
+            dependencies=os.environ.get("STANDIN_DEPENDENCIES", NVCC_DEPENDENCIES),
+        )
         for source in sources:
             before = [other for other in sources if stage(other) < stage(source)]
             after = " || " + " ".join(f"{place / other.stem}.o" for other in before) if before else ""

@@ -3,7 +3,8 @@
  * A line `//! key=value key=value` of the source holds: seconds (how long), mib (memory of the inner compiler),
  * fail (exit status), say (a word printed on standard error), stubborn=1 (ignore TERM and INT), escape=1 (leave
  * a respawning daemon in a session of its own; 2: one whose environment is wiped, too), die=N (the inner
- * compiler is ended by signal N).
+ * compiler is ended by signal N), curve=A,B,C (MiB that it holds at moments of equal distance, instead of mib),
+ * burn=1 (keep a CPU busy, as compilers do, instead of sleeping).
  * Like nvcc, it works through a shell-like child: compiler -> sh -> cicc.
  */
 #define _GNU_SOURCE
@@ -11,14 +12,30 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-struct plan { double seconds; long mib; int fail, stubborn, escape, die; char say[256]; };
+#define MOST_POINTS 256
+#define MIB (1L << 20)
+
+struct plan {
+  double seconds;
+  long mib;
+  int fail, stubborn, escape, die, burn, points;
+  long curve[MOST_POINTS];
+  char say[256];
+};
+
+static void read_curve(struct plan *plan, char *text) {
+  for (char *end; *text && plan->points < MOST_POINTS; text = *end ? end + 1 : end)
+    plan->curve[plan->points++] = strtol(text, &end, 10);
+}
 
 static struct plan read_plan(const char *path) {
-  struct plan plan = {0.05, 1, 0, 0, 0, 0, ""};
+  struct plan plan = {.seconds = 0.05, .mib = 1};
   char line[4096];
   FILE *file = fopen(path, "r");
   if (!file) { fprintf(stderr, "standin: no such file: %s\n", path); exit(1); }
@@ -30,9 +47,11 @@ static struct plan read_plan(const char *path) {
       *value++ = 0;
       if (!strcmp(word, "seconds")) plan.seconds = atof(value);
       else if (!strcmp(word, "mib")) plan.mib = atol(value);
+      else if (!strcmp(word, "curve")) read_curve(&plan, value);
       else if (!strcmp(word, "fail")) plan.fail = atoi(value);
       else if (!strcmp(word, "stubborn")) plan.stubborn = atoi(value);
       else if (!strcmp(word, "escape")) plan.escape = atoi(value);
+      else if (!strcmp(word, "burn")) plan.burn = atoi(value);
       else if (!strcmp(word, "die")) plan.die = atoi(value);
       else if (!strcmp(word, "say")) snprintf(plan.say, sizeof plan.say, "%s", value);
     }
@@ -58,17 +77,56 @@ static void escape(int wipe) { /* a daemon that replaces itself ten times a seco
   for (;;) { usleep(100000); if (fork()) _exit(0); setsid(); }
 }
 
-static int compile(const struct plan *plan) { /* the inner compiler: holds its memory for a while */
-  prctl(PR_SET_NAME, "cicc");
+static double now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec + time.tv_nsec * 1e-9;
+}
+
+static void let_pass(const struct plan *plan, double seconds) {
+  double end = now() + seconds;
+  if (plan->burn) while (now() < end);
+  else usleep((useconds_t)(seconds * 1e6));
+}
+
+static void hold(char *memory, long before, long after) { /* grow to, or let go down to, `after` bytes */
+  if (after > before) memset(memory + before, 1, after - before);
+  if (after < before) madvise(memory + after, before - after, MADV_DONTNEED);
+}
+
+static void follow(const struct plan *plan) { /* between two points it rises, or falls, steadily */
+  long most = 1, held = 0;
+  for (int point = 0; point < plan->points; point++) most = plan->curve[point] > most ? plan->curve[point] : most;
+  char *memory = mmap(NULL, most * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) { fprintf(stderr, "standin: out of memory\n"); exit(1); }
+  double begun = now(), share;
+  while ((share = (now() - begun) / plan->seconds) < 1) {
+    double place = share * plan->points;
+    int point = (int)place;
+    long from = point ? plan->curve[point - 1] : 0;
+    long wanted = (long)((from + (plan->curve[point] - from) * (place - point)) * MIB) & ~4095L;
+    hold(memory, held, wanted);
+    held = wanted;
+    let_pass(plan, 0.05);
+  }
+}
+
+static void rise_and_stay(const struct plan *plan) { /* it grows for half of its life, as compilers do */
   size_t size = (size_t)plan->mib << 20;
   char *memory = malloc(size + 1);
-  if (!memory) return 1;
-  for (int step = 0; step < 16; step++) { /* it grows for half of its life, as compilers do */
+  if (!memory) exit(1);
+  for (int step = 0; step < 16; step++) {
     memset(memory + size / 16 * step, 1, size / 16);
-    usleep((useconds_t)(plan->seconds * 1e6 / 32));
+    let_pass(plan, plan->seconds / 32);
   }
   __asm__ volatile("" : : "r"(memory) : "memory"); /* or an optimizer leaves it all out */
-  usleep((useconds_t)(plan->seconds * 1e6 / 2));
+  let_pass(plan, plan->seconds / 2);
+}
+
+static int compile(const struct plan *plan) { /* the inner compiler: holds its memory for a while */
+  prctl(PR_SET_NAME, "cicc");
+  if (plan->points) follow(plan);
+  else rise_and_stay(plan);
   if (plan->die) raise(plan->die);
   return plan->fail;
 }
