@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,10 +33,20 @@ class Task:
 def run(task: Task, settings: Settings) -> Any:
     """Run a hook behind the one error boundary: an expected error is shown, and ends the process with 1."""
     try:
-        return _run(task, settings)
+        with _cache_held():
+            return _run(task, settings)
     except SafeExtBuildError as error:
         ui.show_error(error)
         raise SystemExit(1) from None
+
+
+def _cache_held() -> AbstractContextManager[None]:
+    if not _is_linux():
+        return contextlib.nullcontext()
+    from . import store
+    from .supervise.workspace import cache_root
+
+    return store.using(cache_root(dict(os.environ)))
 
 
 def _run(task: Task, settings: Settings) -> Any:
@@ -46,6 +58,11 @@ def _run(task: Task, settings: Settings) -> Any:
     if task.compiles and has_code:
         for line in planned.lines:
             ui.say(line)
+    if task.compiles and _is_linux():
+        from . import preflight
+
+        for line in preflight.check(settings, torch is not None and torch.facts is not None):
+            ui.warn(line)
     try:
         return _execute(task, settings, torch, cuda, planned)
     except BuildFailed as error:

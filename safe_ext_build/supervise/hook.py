@@ -32,7 +32,10 @@ _BOOTSTRAP = "import sys; sys.path.append({root!r}); from {module} import main; 
 
 @dataclass(frozen=True)
 class Build:
-    """One hook to run in a supervised builder. `limits`, `compiles` and `neighbours`: see SupervisorRequest."""
+    """One hook to run in a supervised builder, in the directory `cwd`: the project's, or a copy of it.
+
+    `limits`, `compiles` and `neighbours`: see SupervisorRequest.
+    """
 
     hook: str
     arguments: dict[str, Any]
@@ -40,6 +43,7 @@ class Build:
     limits: dict[str, Any]
     compiles: dict[str, Any]
     neighbours: str
+    cwd: str
 
 
 @dataclass
@@ -77,7 +81,7 @@ def run(build: Build, workspace: Workspace, signals: Signals) -> Any:
     build failed, SupervisionError when the supervisor was lost; dies by the signal that it was sent, once
     the tree is gone.
     """
-    request = {"hook": build.hook, "arguments": build.arguments, "path": sys.path, "cwd": str(Path.cwd())}
+    request = {"hook": build.hook, "arguments": build.arguments, "path": sys.path, "cwd": build.cwd}
     with writing(workspace.path):
         (workspace.path / "request.json").write_text(json.dumps(request))
     ending = _supervise(build, workspace, signals)

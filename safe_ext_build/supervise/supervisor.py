@@ -6,8 +6,10 @@ at once: a frontend that dies may take the environment that we were installed in
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
+import shutil
 import signal
 import sys
 import time
@@ -226,8 +228,11 @@ class Supervisor:
         )
         try:
             verdict.save(self.workspace.path / "verdict.json")
-        except OSError:
-            pass
+        except OSError:  # a full disk, most often; what the compiles have left there is of no use any more
+            for name in ("tmp", "jobs"):
+                shutil.rmtree(self.workspace.path / name, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                verdict.save(self.workspace.path / "verdict.json")
 
     def _end_hook(self) -> None:
         """A hook process that is stopped cannot end by itself when its frontend is gone."""

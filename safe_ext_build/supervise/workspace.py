@@ -139,11 +139,15 @@ def _private_directory(path: Path) -> None:
 
 
 def default_root(environ: dict[str, str]) -> Path:
-    """Where workspaces go: /var/tmp, which is a disk (a tmpfs is RAM), else the user's cache."""
+    """Where workspaces go: /var/tmp, which is a disk (a tmpfs is RAM), else the user's cache; where neither
+    has room, the one that has more."""
     var_tmp = Path("/var/tmp")
-    if os.access(var_tmp, os.W_OK | os.X_OK) and _has_room(var_tmp) and not _is_tmpfs(var_tmp):
-        return var_tmp / f"safe-ext-build-{os.getuid()}"
-    return cache_root(environ) / "workspaces"
+    first, second = var_tmp / f"safe-ext-build-{os.getuid()}", cache_root(environ) / "workspaces"
+    if not os.access(var_tmp, os.W_OK | os.X_OK) or _is_tmpfs(var_tmp) or _is_anothers(first):
+        return second
+    if _has_room(var_tmp) or not second.parent.is_dir():
+        return first
+    return max(first, second, key=lambda path: shutil.disk_usage(path.parent).free)
 
 
 @contextlib.contextmanager
@@ -167,13 +171,23 @@ def cache_root(environ: dict[str, str]) -> Path:
     home = environ.get("HOME") or os.path.expanduser("~")
     usual = Path(base) if os.path.isabs(base) else Path(home) / ".cache"
     for path in (usual / "safe-ext-build", Path(f"/var/tmp/safe-ext-build-{os.getuid()}.cache")):
+        if not path.is_absolute():
+            continue  # no HOME, and no entry among the users that would name one
         try:
             _private_directory(path)
         except SupervisionError:
             continue
         if os.access(path, os.W_OK | os.X_OK):
             return path
-    return usual / "safe-ext-build"
+    return path
+
+
+def _is_anothers(path: Path) -> bool:
+    """In a directory that everybody may write to, somebody may have made what is to be ours."""
+    try:
+        return path.lstat().st_uid != os.getuid()
+    except OSError:
+        return False
 
 
 def _has_room(path: Path) -> bool:
@@ -201,8 +215,9 @@ def _place_shims(workspace: Workspace, others: list[Path]) -> None:
     for root in others:
         place = root / workspace.id
         try:
-            place.mkdir(0o700, parents=True)
-        except OSError:
+            _private_directory(root)
+            place.mkdir(0o700)
+        except (OSError, SupervisionError):
             continue
         if _executes(place):
             (workspace.path / "shims").symlink_to(place)

@@ -89,6 +89,10 @@ static int through_shell(const struct plan *plan) { /* as nvcc does it: sh -c ci
   return WEXITSTATUS(status);
 }
 
+static void print_path(FILE *file, const char *path) { /* as nvcc does, which escapes spaces only */
+  for (; *path; path++) fprintf(file, *path == ' ' ? "\\%c" : "%c", *path);
+}
+
 int main(int argc, char **argv) {
   const char *source = NULL, *output = NULL, *depfile = NULL;
   for (int i = 1; i < argc; i++) {
@@ -119,6 +123,12 @@ int main(int argc, char **argv) {
   if (status) return status > 128 ? status - 128 : status;
   fputs(" whole\n", object);
   fclose(object);
-  if (depfile && (file = fopen(depfile, "w"))) { fprintf(file, "%s: %s\n", output, source); fclose(file); }
+  if (depfile && (file = fopen(depfile, "w"))) {
+    print_path(file, output);
+    fputs(": ", file);
+    print_path(file, source);
+    fputs("\n", file);
+    fclose(file);
+  }
   return 0;
 }
