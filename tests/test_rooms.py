@@ -29,7 +29,7 @@ FLOORS: dict[str, int] = {
 # These start fast, or run under `python -I -S -E`: they find nothing but the standard library and each other.
 _IN_SUPERVISE = (
     *("supervisor", "guard", "linux", "processes", "protocol", "workspace", "memory"),
-    *("job_server", "connection", "usage", "neighbourhood"),
+    *("job_server", "connection", "usage", "stall", "neighbourhood"),
 )
 _IN_SCHEDULE = (
     *("broker", "command", "policy", "forecast", "history_key", "outcome"),

@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 from ..errors import BuildFailed, SupervisionError
+from . import stall
 from .linux import is_subreaper, pidfd_open, set_subreaper
 from .processes import Process, descendants, end_all, marked, read, snapshot
 from .protocol import CONTINUE, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
@@ -118,6 +119,7 @@ def _start(build: Build, workspace: Workspace) -> tuple[subprocess.Popen[bytes],
         limits=build.limits,
         compiles=build.compiles,
         neighbours=build.neighbours,
+        patience=stall.PATIENCE,
     )
     request.save(workspace.path / "supervisor.json")
     command = python_command(

@@ -23,7 +23,7 @@ def look(roots: Mapping[int, int]) -> dict[int, Usage]:
 
     Shared pages count in every process that has them, so the sum errs on the safe side.
     """
-    parents, figures = _read_all()
+    parents, figures = read_all()
     owners: dict[int, int | None] = {pid: job for job, pid in roots.items()}
     held = dict.fromkeys(roots, 0)
     ticks = dict.fromkeys(roots, 0)
@@ -47,7 +47,7 @@ def _owner(pid: int, parents: Mapping[int, int], owners: dict[int, int | None]) 
     return job
 
 
-def _read_all() -> tuple[dict[int, int], dict[int, tuple[int, int]]]:
+def read_all() -> tuple[dict[int, int], dict[int, tuple[int, int]]]:
     """Parent, and (resident bytes, CPU ticks), of every process: fields 4, 24 and 14 to 17 of stat.
 
     Written for speed: at twice a second this is most of what the supervisor does.
