@@ -66,7 +66,7 @@ def _run(task: Task, settings: Settings) -> Any:
     try:
         return _execute(task, settings, torch, cuda, planned)
     except BuildFailed as error:
-        error.hint = error.hint or _afterthought(torch, cuda)
+        error.hint = error.hint or _missing_submodules(str(error)) or _afterthought(torch, cuda)
         raise
 
 
@@ -116,6 +116,12 @@ def _in_process(task: Task, planned: BuildPlan) -> Any:
 
     os.environ.update(planned.environment)
     return getattr(build_meta, task.hook)(**task.arguments)
+
+
+def _missing_submodules(message: str) -> str:
+    from . import preflight
+
+    return preflight.missing_submodules(Path.cwd(), message)
 
 
 def _afterthought(torch: Torch | None, cuda: Cuda | None) -> str:

@@ -79,6 +79,27 @@ def _size(count: int) -> str:
     return f"{count / MIB:.0f} MiB" if count < 1024 * MIB else f"{count / 1024 / MIB:.1f} GiB"
 
 
+# What compilers, setuptools and setup scripts say of what is not there.
+_MISSING = re.compile(r"no such file|not found|missing|submodule|command .* failed", re.IGNORECASE)
+
+
+def missing_submodules(project: Path, message: str) -> str:
+    """What may be behind a failure that names something missing: submodules that were never fetched; else ''."""
+    try:
+        listed = re.findall(r"^\s*path\s*=\s*(.+?)\s*$", (project / ".gitmodules").read_text(), re.MULTILINE)
+    except (OSError, UnicodeDecodeError):
+        return ""
+    empty = [name for name in listed if not any((project / name).glob("*"))]
+    if not empty or not _MISSING.search(message):
+        return ""
+    what = (
+        f"{', '.join(empty)} {'is' if len(empty) == 1 else 'are'} empty, and .gitmodules names it as a submodule"
+    )
+    if (project / ".git").exists():
+        return f"{what}: fetch it with `git submodule update --init --recursive`."
+    return f"{what} that this copy was made without: build from a `git clone --recursive`."
+
+
 def unwritable(project: Path) -> Path | None:
     """What setuptools has to write in the project's directory, and cannot; None when it can.
 

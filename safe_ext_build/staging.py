@@ -17,6 +17,7 @@ from .machine import read_machine
 from .machine.neighbours import neighbours_root
 from .plan import BuildPlan
 from .report.summary import summarize
+from .schedule import objects
 from .schedule.broker import Naming
 from .schedule.forecast import Curve
 from .schedule.history import History
@@ -149,6 +150,8 @@ def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str], ground:
     project, cache = Path.cwd(), workspace.cache_root(dict(os.environ))
     lasts = ground == project
     mark = fingerprint(scene.torch, scene.cuda, os.environ)
+    if scene.compiles and lasts and "editable" not in scene.hook:
+        objects.distrust_modules(str(project), mark)
     volatile = scene.torch.volatile if scene.torch else ()
     prefixes = {f"SEB_ENV{number}": str(path) for number, path in enumerate(volatile)}
     if sys.exec_prefix != sys.base_exec_prefix:

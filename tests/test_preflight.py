@@ -107,3 +107,29 @@ def test_a_directory_named_build_may_hold_sources(project: Path, tmp_path: Path)
 
 def test_what_can_be_written_stays(project: Path) -> None:
     assert preflight.unwritable(project) is None
+
+
+@pytest.mark.parametrize(
+    ("message", "git", "hint"),
+    [
+        ("a.cu does not compile: fatal error: cute/tensor.hpp: No such file or directory", True, "git submodule"),
+        ("AssertionError: csrc/cutlass is missing, please use source distribution", True, "git submodule update"),
+        ("command '/usr/bin/g++' failed with exit code 1", False, "git clone --recursive"),
+        ("a.cu does not compile: error: expected ';'", True, ""),
+    ],
+)
+def test_submodules_that_were_never_fetched(project: Path, message: str, git: bool, hint: str) -> None:
+    listed = '[submodule "cutlass"]\n\tpath = csrc/cutlass\n\turl = x\n[submodule "x"]\n\tpath = csrc\n'
+    (project / ".gitmodules").write_text(listed)
+    (project / "csrc" / "cutlass").mkdir()
+    if git:
+        (project / ".git").mkdir()
+    said = preflight.missing_submodules(project, message)
+    assert said.startswith("csrc/cutlass is empty, and .gitmodules names it as a submodule") == bool(hint)
+    assert hint in said and "csrc," not in said
+    (project / "csrc" / "cutlass" / "tensor.hpp").write_text("")
+    assert preflight.missing_submodules(project, message) == ""
+
+
+def test_without_submodules_none_is_missing(project: Path) -> None:
+    assert preflight.missing_submodules(project, "No such file or directory") == ""

@@ -19,17 +19,8 @@ _LOOKS = 20
 _MOST_NAMED = 3
 # System calls whose first argument is a descriptor, or that sleep, by number (syscall_64.tbl, unistd.h).
 _CALLS = {
-    "x86_64": {
-        0: "read",
-        45: "read",
-        47: "read",
-        42: "connect",
-        72: "lock",
-        73: "lock",
-        35: "sleep",
-        230: "sleep",
-    },
-    "aarch64": {63: "read", 207: "read", 212: "read", 203: "connect", 25: "lock", 32: "lock", 101: "sleep"},
+    "x86_64": {0: "read", 45: "read", 47: "read", 72: "lock", 73: "lock", 35: "sleep", 230: "sleep"},
+    "aarch64": {63: "read", 207: "read", 212: "read", 25: "lock", 32: "lock", 101: "sleep", 115: "sleep"},
 }
 _ESTABLISHED, _CONNECTING = "01", "02"  # states in /proc/net/tcp (tcp_states.h)
 
@@ -89,7 +80,7 @@ def leaves(parents: Mapping[int, int], besides: Collection[int]) -> list[int]:
 
 
 def sentence(seconds: float, blocked: list[int], waiting: int, held: str, sources: Mapping[int, str]) -> str:
-    """What to say. `waiting`: compiles that wait for admission, and `held`, why; `sources`: J -> what it compiles."""
+    """What to say. `waiting`: compiles that wait for admission; `held`: why; `sources`: J -> what it compiles."""
     minutes = max(1, round(seconds / 60))
     named = [describe(pid, sources) for pid in blocked[:_MOST_NAMED]]
     if len(blocked) > _MOST_NAMED:

@@ -12,6 +12,13 @@ from .. import __version__
 from .find import Cuda, Torch
 
 
+# What changes an object without standing in its command line, which ninja compares itself.
+_READ_BY_COMPILERS = (
+    *("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN"),
+    *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH"),
+)
+
+
 def fingerprint(torch: Torch | None, cuda: Cuda | None, environ: Mapping[str, str]) -> str:
     """A digest of torch, toolkit, host compiler, Python and ourselves; another one means: compile again."""
     text = "\0".join(_parts(torch, cuda, environ))
@@ -33,6 +40,7 @@ def _parts(torch: Torch | None, cuda: Cuda | None, environ: Mapping[str, str]) -
         yield _identity(cuda.home / tool)
     yield _program(environ, "CC", "cc")
     yield _program(environ, "CXX", "c++")
+    yield from (environ.get(variable, "") for variable in _READ_BY_COMPILERS)
 
 
 def _program(environ: Mapping[str, str], variable: str, default: str) -> str:

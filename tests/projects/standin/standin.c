@@ -3,7 +3,7 @@
  * A line `//! key=value key=value` of the source holds: seconds (how long), mib (memory of the inner compiler),
  * fail (exit status), say (a word printed on standard error), stubborn=1 (ignore TERM and INT), escape=1 (leave
  * a respawning daemon in a session of its own; 2: one whose environment is wiped, too), die=N (the inner
- * compiler is ended by signal N).
+ * compiler is ended by signal N), needs (a header beside it, which the dependency file is to name).
  * Like nvcc, it works through a shell-like child: compiler -> sh -> cicc.
  */
 #define _GNU_SOURCE
@@ -15,10 +15,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-struct plan { double seconds; long mib; int fail, stubborn, escape, die; char say[256]; };
+struct plan { double seconds; long mib; int fail, stubborn, escape, die; char say[256], needs[256]; };
 
 static struct plan read_plan(const char *path) {
-  struct plan plan = {0.05, 1, 0, 0, 0, 0, ""};
+  struct plan plan = {0.05, 1, 0, 0, 0, 0, "", ""};
   char line[4096];
   FILE *file = fopen(path, "r");
   if (!file) { fprintf(stderr, "standin: no such file: %s\n", path); exit(1); }
@@ -34,6 +34,7 @@ static struct plan read_plan(const char *path) {
       else if (!strcmp(word, "stubborn")) plan.stubborn = atoi(value);
       else if (!strcmp(word, "escape")) plan.escape = atoi(value);
       else if (!strcmp(word, "die")) plan.die = atoi(value);
+      else if (!strcmp(word, "needs")) snprintf(plan.needs, sizeof plan.needs, "%s", value);
       else if (!strcmp(word, "say")) snprintf(plan.say, sizeof plan.say, "%s", value);
     }
   }
@@ -89,8 +90,12 @@ static int through_shell(const struct plan *plan) { /* as nvcc does it: sh -c ci
   return WEXITSTATUS(status);
 }
 
-static void print_path(FILE *file, const char *path) { /* as nvcc does, which escapes spaces only */
-  for (; *path; path++) fprintf(file, *path == ' ' ? "\\%c" : "%c", *path);
+static void print_character(FILE *file, char one) { /* as nvcc does, which escapes spaces only */
+  fprintf(file, one == ' ' ? "\\%c" : "%c", one);
+}
+
+static void print_path(FILE *file, const char *path) {
+  for (; *path; path++) print_character(file, *path);
 }
 
 int main(int argc, char **argv) {
@@ -127,6 +132,12 @@ int main(int argc, char **argv) {
     print_path(file, output);
     fputs(": ", file);
     print_path(file, source);
+    if (plan.needs[0]) {
+      fputc(' ', file);
+      char *end = strrchr(source, '/');
+      for (const char *at = source; end && at <= end; at++) print_character(file, *at);
+      print_path(file, plan.needs);
+    }
     fputs("\n", file);
     fclose(file);
   }
