@@ -11,7 +11,6 @@ from pathlib import Path
 from .. import __version__
 from .find import Cuda, Torch
 
-
 # What changes an object without standing in its command line, which ninja compares itself.
 _READ_BY_COMPILERS = (
     *("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN"),
