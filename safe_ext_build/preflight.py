@@ -92,12 +92,10 @@ def missing_submodules(project: Path, message: str) -> str:
     empty = [name for name in listed if not any((project / name).glob("*"))]
     if not empty or not _MISSING.search(message):
         return ""
-    what = (
-        f"{', '.join(empty)} {'is' if len(empty) == 1 else 'are'} empty, and .gitmodules names it as a submodule"
-    )
+    what = f"{', '.join(empty)}: empty, and a git submodule"
     if (project / ".git").exists():
-        return f"{what}: fetch it with `git submodule update --init --recursive`."
-    return f"{what} that this copy was made without: build from a `git clone --recursive`."
+        return f"{what}; fetch it with `git submodule update --init --recursive`."
+    return f"{what} that this copy was made without; build from a `git clone --recursive`."
 
 
 def unwritable(project: Path) -> Path | None:

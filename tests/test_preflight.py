@@ -125,7 +125,7 @@ def test_submodules_that_were_never_fetched(project: Path, message: str, git: bo
     if git:
         (project / ".git").mkdir()
     said = preflight.missing_submodules(project, message)
-    assert said.startswith("csrc/cutlass is empty, and .gitmodules names it as a submodule") == bool(hint)
+    assert said.startswith("csrc/cutlass: empty, and a git submodule") == bool(hint)
     assert hint in said and "csrc," not in said
     (project / "csrc" / "cutlass" / "tensor.hpp").write_text("")
     assert preflight.missing_submodules(project, message) == ""

@@ -21,7 +21,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def with_torch(package: Path) -> Torch:
-    return Torch(TorchSource("own", "", package), target.own(), read_torch(package))
+    return Torch(TorchSource("own", package, ""), target.own(), read_torch(package))
 
 
 def test_the_same_is_the_same(tmp_path: Path, home: Path) -> None:
