@@ -66,7 +66,7 @@ def _run(task: Task, settings: Settings) -> Any:
     try:
         return _execute(task, settings, torch, cuda, planned)
     except BuildFailed as error:
-        error.hint = error.hint or _missing_submodules(str(error)) or _afterthought(torch, cuda)
+        error.hint = error.hint or _about_the_place(task, str(error)) or _afterthought(torch, cuda)
         raise
 
 
@@ -118,9 +118,11 @@ def _in_process(task: Task, planned: BuildPlan) -> Any:
     return getattr(build_meta, task.hook)(**task.arguments)
 
 
-def _missing_submodules(message: str) -> str:
+def _about_the_place(task: Task, message: str) -> str:
     from . import preflight
 
+    if "editable" in task.hook and (blocked := preflight.unwritable(Path.cwd())):
+        return f"{blocked} cannot be written, and an editable install puts its modules there."
     return preflight.missing_submodules(Path.cwd(), message)
 
 

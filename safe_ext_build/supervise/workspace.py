@@ -173,6 +173,8 @@ def cache_root(environ: dict[str, str]) -> Path:
     for path in (usual / "safe-ext-build", Path(f"/var/tmp/safe-ext-build-{os.getuid()}.cache")):
         if not path.is_absolute():
             continue  # no HOME, and no entry among the users that would name one
+        if path.is_relative_to(home) and _is_sudo_in(home):
+            continue
         try:
             _private_directory(path)
         except SupervisionError:
@@ -180,6 +182,11 @@ def cache_root(environ: dict[str, str]) -> Path:
         if os.access(path, os.W_OK | os.X_OK):
             return path
     return path
+
+
+def _is_sudo_in(home: str) -> bool:
+    """Whether we are root in a user's home, who could not use there what we leave (sudo may keep HOME)."""
+    return os.getuid() == 0 and _is_anothers(Path(home))
 
 
 def _is_anothers(path: Path) -> bool:

@@ -109,6 +109,18 @@ def test_a_project_that_cannot_be_written_is_built_in_a_copy(project: Project) -
 
 
 @needs_mounts
+def test_an_editable_install_of_what_cannot_be_written_says_so(project: Project) -> None:
+    (project.root / "setup.py").write_text(
+        "from setuptools import Extension, setup\n"
+        "setup(packages=['standin'], ext_modules=[Extension('standin._C', ['csrc/module.c'])])\n"
+    )
+    (project.root / "csrc" / "module.c").write_text("int PyInit__C;\n")
+    ended = run(project, read_only(project, project.hook("build_editable")))
+    assert ended.status == 1
+    assert ended.said(f"hint: {project.root} cannot be written, and an editable install puts its modules there")
+
+
+@needs_mounts
 @pytest.mark.parametrize("hook", ["build_sdist", "prepare_metadata_for_build_wheel"])
 def test_the_other_hooks_do_without_writing_too(project: Project, hook: str) -> None:
     run(project, read_only(project, project.hook(hook))).check()
