@@ -17,8 +17,8 @@ import pytest
 from kill_harness import Project, is_whole, make_project
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# Of what torch writes into a build.ninja, the last four break it.
-NAMES = ["a b #'\"é\\", "x" * 245, "a$b", "a:b", "a|b", "a\nb"]
+# What torch writes of the last two into a build.ninja breaks it.
+NAMES = ["a b #'\"é\\", "x" * 245, "a$b:c|d", "a\nb"]
 
 
 def mounts() -> str:
@@ -202,7 +202,7 @@ def public(compiler: Path) -> Iterator[Project]:
 
 @needs_mounts
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-@pytest.mark.parametrize("home", [None, "/proc/none", "/root"])
+@pytest.mark.parametrize("home", [None, "/root"])
 def test_a_user_without_an_entry_or_a_home(public: Project, home: str | None) -> None:
     place = public.scratch
     site = Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)

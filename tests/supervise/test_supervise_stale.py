@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import signal
+import sys
+import sysconfig
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -66,6 +68,45 @@ def test_another_compiler_behind_the_same_path(built: Project) -> None:
     with compiler.open("ab") as file:
         file.write(b"another")
     assert compiled(built, CXX=str(compiler)) == ALL
+
+
+def test_another_torch_in_the_same_place(built: Project) -> None:
+    package = built.scratch / "site" / "torch"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, [str(package.parent), os.environ.get("PYTHONPATH")]))}
+    declared = {**path, "SAFE_EXT_BUILD_TORCH_MATCH": "declared"}  # not that of the tests' own environment
+    said = []
+    for version in ("2.13.0+cu130", "2.13.0+cu130", "2.14.0+cu130"):
+        (package / "version.py").write_text(f"__version__ = {version!r}\ncuda = None\nhip = None\n")
+        said.append(compiled(built, **declared))
+    assert said == [ALL, 0, ALL]
+
+
+FRONTENDS = {
+    "uv, from its sdist": ["uv", "build", "-v", "--no-build-isolation", "--python", sys.executable, "-o"],
+    "uv, editable": [
+        *("uv", "pip", "install", "-v", "--no-build-isolation", "--no-deps", "--reinstall"),
+        *("--python", sys.executable, "-e", ".", "--target"),
+    ],
+    "pip, editable": [
+        *(sys.executable, "-m", "pip", "install", "-v", "--no-build-isolation", "--no-deps", "-e", ".", "--prefix")
+    ],
+}
+
+
+@pytest.mark.frontend
+@pytest.mark.parametrize("how", FRONTENDS)
+def test_nothing_is_compiled_twice_where_directories_do_not_last(project: Project, how: str) -> None:
+    uv = Path(sysconfig.get_path("scripts"), "uv")
+    command = [str(uv) if word == "uv" else word for word in FRONTENDS[how]]
+    texts = []
+    for _ in range(2):
+        with started(project, [*command, str(project.wheels)]) as build:
+            assert build.wait(120) == 0, build.text()
+            texts.append(build.text())
+    assert "compiled 3 objects" in texts[0]
+    assert "ninja: no work to do." in texts[1]
 
 
 def test_an_interrupted_build_continues(project: Project) -> None:
