@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import PlaceError
+from .schedule.ninjafile import bad_sign, is_plain
 from .supervise import workspace
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ TORCH_NEEDS = 200 * MIB
 OTHER_NEEDS = 8 * MIB
 # Enough for most builds with torch, not for the largest: worth a word.
 COMFORTABLE = 1024 * MIB
+PLAIN_HINT = "Set workspace.dir to a directory whose path has none but letters, digits, dots and dashes."
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,19 @@ def check(settings: Settings, with_torch: bool) -> list[str]:
     project = Path.cwd()
     if unwritable(project) is None:
         rooms.append(look(project, "objects", "Free some room there, or build in another place."))
+    if with_torch:
+        _check_names(project, workspaces)
     return judge(rooms, with_torch)
+
+
+def _check_names(project: Path, workspaces: Path) -> None:
+    """nvcc hands the names of its temporary files to a shell. And a project that ninja cannot name is compiled
+    under another name, which needs a plain path to stand in."""
+    if sign := re.search(r'[$`"\\\n]', str(workspaces)):
+        raise PlaceError(f"nvcc cannot name {workspaces}, for the {sign[0]!r} in its path", hint=PLAIN_HINT)
+    stores = (workspace.cache_root(dict(os.environ)), workspaces)
+    if (bad := bad_sign(str(project))) and not any(is_plain(str(path)) for path in stores):
+        raise PlaceError(f"ninja cannot name {project}, for the {bad!r} in its path", hint=PLAIN_HINT)
 
 
 def look(path: Path, what: str, remedy: str) -> Room:

@@ -117,7 +117,13 @@ def is_plain(path: str) -> bool:
 def can_name(path: str) -> bool:
     """Whether a path survives in a build.ninja whose author escapes nothing but spaces, as torch does, and in
     the depfiles that nvcc writes (there, `#` and quotes do not)."""
-    return re.fullmatch(r"[\w@%+=,./ ~^-]+", path) is not None
+    return not bad_sign(path)
+
+
+def bad_sign(path: str) -> str:
+    """The first sign for which it does not; '' when it does."""
+    found = re.search(r"[^\w@%+=,./ ~^-]", path)
+    return found[0] if found else ""
 
 
 def parse(text: str) -> list[Block]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -19,12 +20,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import SupervisionError
+from ..schedule.ninjafile import can_name
 from .processes import end_all, marked
 
 MIN_FREE = 1 << 30
 # sun_path holds 108 bytes with its final NUL (unix(7)); the socket is the longest name that we need.
 MAX_SOCKET_PATH = 107
 SOCKET_NAME = "socket"
+_ID = re.compile(r"[0-9a-f]{12}")
 
 
 class Workspace:
@@ -96,7 +99,7 @@ def collect(root: Path) -> list[str]:
     """Remove the workspaces under `root` that no live build owns, and end what still runs of their builds."""
     removed = []
     for path in root.iterdir():
-        if not path.is_dir() or path.is_symlink():
+        if path.is_symlink() or not _is_workspace(path):
             continue
         try:
             lock = _locked(path)
@@ -108,6 +111,14 @@ def collect(root: Path) -> list[str]:
         os.close(lock)
         removed.append(build_id)
     return removed
+
+
+def _is_workspace(path: Path) -> bool:
+    """Whether we have made this: `workspace.dir` may be a directory in which a user keeps other things."""
+    if not _ID.fullmatch(path.name) or not path.is_dir():
+        return False
+    held = {entry.name for entry in path.iterdir()}
+    return not held or not held.isdisjoint({"tmp", "jobs", "bin", "request.json"})
 
 
 def _locked(path: Path) -> int:
@@ -234,13 +245,15 @@ def _place_shims(workspace: Workspace, others: list[Path]) -> None:
     workspace.remove()
     raise SupervisionError(
         f"no directory was found that can hold our shims (tried {tried})",
-        hint="It must allow execution, have no ':' in its path, and a path of under 90 bytes: set workspace.dir.",
+        hint="It must allow execution, and its path must be short (90 bytes) and without signs like : $ # and "
+        "quotes: set workspace.dir.",
     )
 
 
 def _executes(directory: Path) -> bool:
     text = os.fspath(directory)
-    if ":" in text or len(os.fsencode(directory / SOCKET_NAME)) > MAX_SOCKET_PATH:
+    # A ':' would end it on PATH, and build.ninja names the compilers in it.
+    if not can_name(text) or len(os.fsencode(directory / SOCKET_NAME)) > MAX_SOCKET_PATH:
         return False
     trial = directory / "trial"
     try:

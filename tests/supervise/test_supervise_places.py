@@ -89,6 +89,24 @@ def test_a_name_that_no_path_of_ours_can_replace(project: Project) -> None:
     assert all(ended.said("compiled 3 objects") for ended in again)
 
 
+@pytest.mark.parametrize(
+    ("project_in", "workspaces_in", "said"),
+    [("a$b", "a b", "ninja cannot name {0}/a$b/project, for the '$'"), ("a", "a$:b", "nvcc cannot name {0}/a$:b")],
+)
+def test_what_nothing_can_name_is_told_before_anything_is_compiled(
+    project: Project, project_in: str, workspaces_in: str, said: str
+) -> None:
+    named = with_root(project, project.scratch / project_in / "project")
+    environ = {
+        "XDG_CACHE_HOME": str(project.scratch / "a$b"),
+        "SAFE_EXT_BUILD_WORKSPACE_DIR": str(project.scratch / workspaces_in),
+    }
+    ended = run(named, named.hook(), **environ)
+    assert ended.status == 1 and not named.objects.exists()
+    assert ended.said(f"error: {said.format(project.scratch)}"), ended.output
+    assert ended.said("hint: Set workspace.dir to a directory whose path has none but letters")
+
+
 def read_only(project: Project, command: Sequence[str]) -> list[str]:
     return mounted(READ_ONLY, command, project.root)
 

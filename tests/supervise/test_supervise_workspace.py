@@ -81,6 +81,16 @@ def test_a_dead_builds_directory_is_collected(root: Path, tmp_path: Path) -> Non
     live.remove()
 
 
+def test_what_a_user_keeps_beside_workspaces_stays(root: Path) -> None:
+    """workspace.dir may be a scratch directory of his."""
+    kept = [root / "data", root / "0123456789ab", root / "tmp" / "jobs"]
+    for folder in kept:
+        (folder / "deep").mkdir(parents=True)
+        (folder / "deep" / "file").write_text("precious")
+    workspace.create(root, []).remove()
+    assert all((folder / "deep" / "file").exists() for folder in kept)
+
+
 def test_what_still_runs_of_a_dead_build_is_ended(root: Path) -> None:
     path = dead(root)
     stray = subprocess.Popen(["sleep", "60"], env={ID_VARIABLE: path.name, "PATH": os.environ["PATH"]})
