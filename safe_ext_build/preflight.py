@@ -50,6 +50,9 @@ def check(settings: Settings, with_torch: bool) -> list[str]:
     project = Path.cwd()
     if unwritable(project) is None:
         rooms.append(look(project, "objects", "Free some room there, or build in another place."))
+    if settings.build_dir:
+        fixed = Path(str(settings.build_dir).partition("{")[0])
+        rooms.append(look(fixed, "objects", "Free some room there, or set build-dir to another directory."))
     if with_torch:
         _check_names(project, workspaces)
     return judge(rooms, with_torch)
