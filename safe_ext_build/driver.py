@@ -61,7 +61,8 @@ def _run(task: Task, settings: Settings) -> Any:
     if task.compiles and _is_linux():
         from . import preflight
 
-        for line in preflight.check(settings, torch is not None and torch.facts is not None):
+        with_torch = torch is not None and torch.facts is not None and "torch" in _setup_script()
+        for line in preflight.check(settings, with_torch):
             ui.warn(line)
     try:
         return _execute(task, settings, torch, cuda, planned)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -151,7 +152,8 @@ def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str], ground:
     lasts = ground == project
     mark = fingerprint(scene.torch, scene.cuda, os.environ)
     if scene.compiles and lasts and "editable" not in scene.hook:
-        objects.distrust_modules(str(project), mark)
+        with contextlib.suppress(OSError):  # a full disk: setuptools will say so
+            objects.distrust_modules(str(project), mark)
     volatile = scene.torch.volatile if scene.torch else ()
     prefixes = {f"SEB_ENV{number}": str(path) for number, path in enumerate(volatile)}
     if sys.exec_prefix != sys.base_exec_prefix:
