@@ -216,6 +216,8 @@ def public(compiler: Path) -> Iterator[Project]:
         for path in (Path(place), *Path(place).rglob("*")):
             os.chown(path, STRANGER, STRANGER)
         yield project
+    for left in Path("/var/tmp").glob(f"safe-ext-build-{STRANGER}*"):
+        shutil.rmtree(left)
 
 
 @needs_mounts
