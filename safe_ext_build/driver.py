@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,10 +37,20 @@ class Task:
 def run(task: Task, settings: Settings) -> Any:
     """Run a hook behind the one error boundary: an expected error is shown, and ends the process with 1."""
     try:
-        return _run(task, settings)
+        with _cache_held():
+            return _run(task, settings)
     except SafeExtBuildError as error:
         ui.show_error(error)
         raise SystemExit(1) from None
+
+
+def _cache_held() -> AbstractContextManager[None]:
+    if not _is_linux():
+        return contextlib.nullcontext()
+    from . import store
+    from .supervise.workspace import cache_root
+
+    return store.using(cache_root(dict(os.environ)))
 
 
 def _run(task: Task, settings: Settings) -> Any:
@@ -53,10 +65,17 @@ def _run(task: Task, settings: Settings) -> Any:
             ui.say(line)
     if task.compiles:
         _mind(settings, torch, cuda)
+    if task.compiles and _is_linux():
+        from . import preflight
+
+        with_torch = torch is not None and torch.facts is not None and "torch" in _setup_script()
+        for line in preflight.check(settings, with_torch):
+            ui.warn(line)
     try:
         return _execute(task, settings, torch, cuda, planned)
     except BuildFailed as error:
-        error.hint = error.hint or no_host or advice.afterthought(str(error), torch, cuda)
+        error.hint = error.hint or no_host or _about_the_place(task, str(error))
+        error.hint = error.hint or advice.afterthought(str(error), torch, cuda)
         raise
 
 
@@ -136,3 +155,11 @@ def _in_process(task: Task, planned: BuildPlan) -> Any:
 
     os.environ.update(planned.environment)
     return getattr(build_meta, task.hook)(**task.arguments)
+
+
+def _about_the_place(task: Task, message: str) -> str:
+    from . import preflight
+
+    if "editable" in task.hook and (blocked := preflight.unwritable(Path.cwd())):
+        return f"{blocked} cannot be written, and an editable install puts its modules there."
+    return preflight.missing_submodules(Path.cwd(), message)

@@ -23,6 +23,10 @@ class TorchError(SafeExtBuildError):
     """torch is missing, or is not the one that the build needs."""
 
 
+class PlaceError(SafeExtBuildError):
+    """A directory cannot take what a build writes there."""
+
+
 class SupervisionError(SafeExtBuildError):
     """The supervisor could not be started, or was lost."""
 

@@ -12,6 +12,7 @@ import dataclasses
 import difflib
 import functools
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -64,6 +65,17 @@ def _read_path(value: object) -> Path:
         raise ValueError from None
 
 
+BUILD_DIR_FIELDS = ("cuda", "fingerprint", "project", "python", "torch")
+"""What may stand in braces in `build-dir`."""
+
+
+def _read_build_dir(value: object) -> Path:
+    path = _read_path(value)
+    if any(field not in BUILD_DIR_FIELDS for field in re.findall(r"\{([^{}]*)\}", str(path))):
+        raise ValueError
+    return path
+
+
 def _read_list(value: object) -> str | None:
     items = value if isinstance(value, list) else [value]
     return ";".join(text for text in map(_read_text, items) if text.strip()) or None
@@ -106,6 +118,10 @@ def _choice(options: tuple[str, ...]) -> Kind:
 Text = Annotated[str | None, Kind("a string", _read_text)]
 EnvironmentPath = Annotated[Path | None, Kind("the path of a Python, or of an environment", _read_path)]
 FilePath = Annotated[Path | None, Kind("the path of a directory", _read_path)]
+_FIELDS = ", ".join(f"{{{name}}}" for name in BUILD_DIR_FIELDS)
+BuildDir = Annotated[
+    Path | None, Kind(f"the path of a directory; in braces only {_FIELDS} may stand there", _read_build_dir)
+]
 TextList = Annotated[str | None, Kind('a string or a list of strings, such as "8.0;9.0+PTX"', _read_list)]
 Flag = Annotated[bool, Kind("true or false", _read_flag, "true")]
 Count = Annotated[int | None, Kind('a whole number from 1 up, or "auto"', _read_count, '"auto"')]
@@ -204,9 +220,12 @@ class Settings:
     jobs: JobsSettings = JobsSettings()
     workspace: WorkspaceSettings = WorkspaceSettings()
 
-    build_dir: FilePath = None
+    build_dir: BuildDir = None
     """The directory where compiled objects are kept for the next build. When it is not set: setuptools'
-    `build/`, or the user's cache where the project's own directory does not last (an unpacked sdist)."""
+    `build/`, or the user's cache where the project's own directory does not last (an unpacked sdist).
+    `{project}`, `{python}`, `{torch}` and `{cuda}` in it stand for the project's name and for the versions
+    that the build uses, `{fingerprint}` for all that its objects depend on: with it, what another torch or
+    compiler has built is kept as well, where otherwise it is built anew at each change."""
 
     require_cuda: Flag = False
     """Whether the result must have code for GPUs. With `true`, a build ends before it compiles anything where

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import sys
 import sysconfig
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import checking, events, stamp, store, ui
+from . import checking, events, preflight, stamp, store, ui
+from .errors import PlaceError
 from .machine import read_machine
 from .machine.neighbours import neighbours_root
 from .plan import BuildPlan
 from .report.summary import summarize
+from .schedule import objects
 from .schedule.broker import Naming
 from .schedule.fit import Fit
 from .schedule.forecast import Curve
@@ -59,7 +63,7 @@ def run(scene: Scene) -> Any:
             with workspace.writing(place.path):
                 if scene.compiles:
                     _write_history(history.lookup_all(scope(project)), place)
-                build = _stage(scene, place, project)
+                build = _stage(scene, place, project, _ground(scene, place))
             result = hook.run(build, place, signals)
             if build.check:
                 checking.settle(scene.settings, scene.torch, scene.cuda, place.path, _made(scene, result))
@@ -89,10 +93,29 @@ def _write_history(known: dict[str, Curve], place: Workspace) -> None:
 def _shim_roots() -> list[Path]:
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     roots = [Path(runtime) / "safe-ext-build"] if runtime else []
-    return [*roots, workspace.cache_root(dict(os.environ)) / "shims"]
+    last = Path(f"/var/tmp/safe-ext-build-{os.getuid()}.shims")  # a home may be long, or execute nothing
+    return [*roots, workspace.cache_root(dict(os.environ)) / "shims", last]
 
 
-def _stage(scene: Scene, place: Workspace, project: str) -> hook.Build:
+def _ground(scene: Scene, place: Workspace) -> Path:
+    """The directory that the builder works in: the project's, or a copy of one that cannot be written.
+
+    An editable install is about the project's own directory: there, setuptools has to say what it cannot do.
+    """
+    project = Path.cwd()
+    blocked = preflight.unwritable(project)
+    if blocked is None or "editable" in scene.hook:
+        return project
+    if scene.compiles:
+        ui.say(f"{blocked} cannot be written, so a copy of {project} is built")
+    try:
+        return preflight.copy(project, place.path / "copy")
+    except shutil.Error as error:
+        _, _, reason = error.args[0][0]
+        raise PlaceError(f"{project} cannot be written, nor copied to be built elsewhere: {reason}") from error
+
+
+def _stage(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.Build:
     environ = {**os.environ, **scene.plan.environment}
     real: dict[str, str] = {}
     moved: dict[str, str] = {}
@@ -101,7 +124,7 @@ def _stage(scene: Scene, place: Workspace, project: str) -> hook.Build:
         environ |= {"CUDA_HOME": str(home), "CUDA_PATH": str(home)}
         moved[str(home)] = str(scene.cuda.home)
     shims.write_job(place)
-    shims.write_ninja(place, _ninja_config(scene, place, moved))
+    shims.write_ninja(place, _ninja_config(scene, place, moved, ground))
     if scene.torch and scene.torch.source.borrowed:
         from .toolchain import borrow
 
@@ -117,20 +140,27 @@ def _stage(scene: Scene, place: Workspace, project: str) -> hook.Build:
     found = neighbours_root(os.environ)
     return hook.Build(
         scene.hook,
-        scene.arguments,
+        _absolute(scene.arguments),
         environ,
         limits=asdict(Limits(scene.plan.most_jobs, scene.plan.cpus, scene.plan.guard)),
-        compiles=asdict(_naming(scene, project, real)),
+        compiles=asdict(_naming(scene, project, real, ground)),
         neighbours=str(found or ""),
+        cwd=str(ground),
         check=checking.order(scene.settings, scene.torch) if scene.compiles else None,
         pin=_pin(scene),
     )
 
 
-def _naming(scene: Scene, project: str, real: dict[str, str]) -> Naming:
+def _absolute(arguments: dict[str, Any]) -> dict[str, Any]:
+    """A frontend may give its directories relative to the project's, where the builder need not work."""
+    paths = {key: str(Path.cwd() / value) for key, value in arguments.items() if isinstance(value, str)}
+    return {**arguments, **paths}
+
+
+def _naming(scene: Scene, project: str, real: dict[str, str], ground: Path) -> Naming:
     host = host_compiler({**os.environ, **scene.plan.environment})
     compilers = {"cuda": scene.cuda.build if scene.cuda else "", "host": host}
-    return Naming(real, project, str(Path.cwd()), compilers, scene.plan.free_threads, _fit(scene))
+    return Naming(real, project, str(ground), compilers, scene.plan.free_threads, _fit(scene))
 
 
 def _fit(scene: Scene) -> Fit:
@@ -148,14 +178,23 @@ def _fit(scene: Scene) -> Fit:
     return fit
 
 
-def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str]) -> Config:
+def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str], ground: Path) -> Config:
     project, cache = Path.cwd(), workspace.cache_root(dict(os.environ))
+    lasts = ground == project
     mark = fingerprint(scene.torch, scene.cuda, {**os.environ, **scene.plan.environment})
+    if scene.compiles and lasts and "editable" not in scene.hook:
+        with contextlib.suppress(OSError):  # a full disk: setuptools will say so
+            objects.distrust_modules(str(project), mark)
     volatile = scene.torch.volatile if scene.torch else ()
     prefixes = {f"SEB_ENV{number}": str(path) for number, path in enumerate(volatile)}
     if sys.exec_prefix != sys.base_exec_prefix:
         # setuptools adds a virtual environment's headers: pip's own, or those of a build environment.
         prefixes["SEB_INCLUDE"] = f"{sys.exec_prefix}/include"
+    fields = {**_versions(scene), "project": store.name(project), "fingerprint": mark}
+    kept = store.place(project, scene.hook, scene.settings.build_dir, cache, fields, lasts)
+    for path in (kept, scene.cuda.home if scene.cuda else None):
+        if path:
+            store.mark_used(path, cache)
     return Config(
         ninja=str(shims.real_ninja()),
         socket=str(place.socket),
@@ -164,8 +203,15 @@ def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str]) -> Conf
         moved=moved,
         slots=scene.plan.most_jobs,
         pids=read_machine().pids_free or 0,
-        source=str(project),
-        store=str(store.place(project, scene.hook, scene.settings.build_dir, cache, mark) or ""),
+        source=str(ground),
+        store=str(kept or ""),
         fingerprint=mark,
-        may_touch=store.is_unpacked_sdist(project),
+        may_touch=store.is_unpacked_sdist(project) or not lasts,
     )
+
+
+def _versions(scene: Scene) -> dict[str, str]:
+    """What a build-dir may be named after."""
+    torch = scene.torch.facts.version if scene.torch and scene.torch.facts else "none"
+    cuda = scene.cuda.build.removeprefix("V") if scene.cuda else "none"
+    return {"python": str(sysconfig.get_config_var("SOABI")), "torch": torch, "cuda": cuda}

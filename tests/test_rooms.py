@@ -21,7 +21,7 @@ FLOORS: dict[str, int] = {
     "schedule": 3,
     "supervise": 4,
     # Where each build's objects are kept and what it has cost, the stage, and one hook from beginning to end.
-    **dict.fromkeys(("store", "report", "checking"), 5),
+    **dict.fromkeys(("preflight", "store", "report", "checking"), 5),
     "staging": 6,
     "driver": 7,
     **dict.fromkeys(("build_meta", "cli"), 9),
@@ -29,7 +29,7 @@ FLOORS: dict[str, int] = {
 # These start fast, or run under `python -I -S -E`: they find nothing but the standard library and each other.
 _IN_SUPERVISE = (
     *("supervisor", "guard", "linux", "processes", "protocol", "workspace", "memory"),
-    *("job_server", "connection", "usage", "neighbourhood", "reasons"),
+    *("job_server", "connection", "usage", "stall", "neighbourhood", "reasons"),
 )
 _IN_SCHEDULE = (
     *("broker", "command", "fit", "policy", "claims", "relief", "forecast", "history_key", "outcome"),

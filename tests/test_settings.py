@@ -215,6 +215,9 @@ def test_a_count_that_is_none_is_refused(tmp_path: Path, variable: str, junk: st
     assert ("torch itself reads 0 as no limit" in caught.value.hint) == (variable != "NVCC_THREADS")
 
 
+BUILD_DIR = (
+    "the path of a directory; in braces only {cuda}, {fingerprint}, {project}, {python}, {torch} may stand there"
+)
 ARCHS = 'a string or a list of strings, such as "8.0;9.0+PTX"'
 
 
@@ -239,8 +242,10 @@ ARCHS = 'a string or a list of strings, such as "8.0;9.0+PTX"'
         ("cuda.home = 13", "cuda.home", "13", "a string"),
         ("cuda.home = ['/a', '/b']", "cuda.home", '["/a", "/b"]', "a string"),
         ("workspace.dir = 3", "workspace.dir", "3", "the path of a directory"),
-        (r'build-dir = "a\u0000b"', "build-dir", r'"a\u0000b"', "the path of a directory"),
-        (r'build-dir = "a\nb"', "build-dir", r'"a\nb"', "the path of a directory"),
+        (r'build-dir = "a\u0000b"', "build-dir", r'"a\u0000b"', BUILD_DIR),
+        (r'build-dir = "a\nb"', "build-dir", r'"a\nb"', BUILD_DIR),
+        ("build-dir = 'o/{torsh}'", "build-dir", '"o/{torsh}"', BUILD_DIR),
+        ("build-dir = 'o/{}'", "build-dir", '"o/{}"', BUILD_DIR),
     ],
 )
 def test_the_error_names_value_source_and_what_is_allowed(

@@ -71,10 +71,19 @@ def edges(text: str) -> tuple[Edge, ...]:
 
 
 def move(text: str, places: Mapping[str, str]) -> str:
-    """Replace directories by others throughout; all of them are plain paths."""
-    alternatives = "|".join(re.escape(path) for path in sorted(places, key=len, reverse=True))
+    """Replace directories by others throughout, which are plain paths; those replaced may be any."""
+    spelled = {spelling: new for old, new in places.items() for spelling in _spellings(old)}
+    alternatives = "|".join(re.escape(path) for path in sorted(spelled, key=len, reverse=True))
     pattern = re.compile(rf"(?<![\w./])(-[A-Za-z]+)?({alternatives})(?![\w.-])")
-    return pattern.sub(lambda match: (match[1] or "") + places[match[2]], text)
+    return pattern.sub(lambda match: (match[1] or "") + spelled[match[2]], text)
+
+
+def _spellings(path: str) -> set[str]:
+    """What stands in a build.ninja for a path: torch escapes spaces at most, and quotes flags for a shell;
+    others escape all that ninja's syntax asks for."""
+    quoted = shlex.quote(path).removeprefix("'").removesuffix("'")
+    words = {path, quoted, path.replace(" ", "$ ")}
+    return words | {re.sub("([ :$])", r"$\1", path), quoted.replace("$", "$$")}
 
 
 def _runs_of_edges(blocks: Sequence[Block]) -> list[list[Block]]:
@@ -103,6 +112,18 @@ def is_generated(text: str) -> bool:
 def is_plain(path: str) -> bool:
     """Whether a path may stand unquoted in a shell command and unescaped in a build.ninja."""
     return _PLAIN.fullmatch(path) is not None
+
+
+def can_name(path: str) -> bool:
+    """Whether a path survives in a build.ninja whose author escapes nothing but spaces, as torch does, and in
+    the depfiles that nvcc writes (there, `#` and quotes do not)."""
+    return not bad_sign(path)
+
+
+def bad_sign(path: str) -> str:
+    """The first sign for which it does not; '' when it does."""
+    found = re.search(r"[^\w@%+=,./ ~^-]", path)
+    return found[0] if found else ""
 
 
 def parse(text: str) -> list[Block]:

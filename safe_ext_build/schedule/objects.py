@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -62,6 +63,10 @@ class Manifest:
             return cls(data["fingerprint"], files)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return cls()
+
+    @property
+    def contents(self) -> dict[str, str]:
+        return {path: file.content for path, file in self.files.items()}
 
     def save(self, directory: str) -> None:
         path = os.path.join(directory, MANIFEST)
@@ -175,6 +180,25 @@ def _with_old_times(now: Mapping[str, File], before: Mapping[str, File]) -> dict
             os.utime(path, ns=(was.time, was.time))
             result[path] = _read(path, None) or file
     return result
+
+
+def distrust_modules(source: str, fingerprint: str) -> list[str]:
+    """Remove from setuptools' build/ the modules that were made from something else than what is there now.
+
+    Where torch's helper does not use ninja, and without torch, setuptools builds a module again only when one
+    of its sources is younger: another torch, an edited header, or an older file in a source's place are not
+    seen. Where a module is missing, all of it is compiled. Returns what was removed.
+    """
+    build = os.path.join(source, "build")
+    os.makedirs(build, exist_ok=True)
+    before = Manifest.load(build)
+    now = Manifest(fingerprint, look(source, (), before.files))
+    same = before.fingerprint == now.fingerprint and before.contents == now.contents
+    stale = [] if same else glob.glob(os.path.join(glob.escape(build), "lib*", "**", "*.so"), recursive=True)
+    for path in stale:
+        os.unlink(path)
+    now.save(build)
+    return stale
 
 
 def read_deps(ninja: str, file: str, directory: str) -> dict[str, list[str]]:

@@ -140,9 +140,11 @@ def _prepare(config: Config, arguments: Arguments, stack: contextlib.ExitStack) 
     for path, stable in config.moved.items():
         # Dependencies are recorded by their path: headers below one that vanishes would rebuild everything.
         text = text.replace(path, stable) if ninjafile.is_plain(stable) else text
-    kept = _kept_place(config, text, here)
-    if kept and stack.enter_context(objects.locked(kept)):
-        return _prepare_kept(config, text, here, kept)
+    for store in _stores(config):
+        kept = os.path.join(store, f"objects{_number(config.workspace, here)}")
+        moved = _moved(config, text, here, kept)
+        if moved and stack.enter_context(objects.locked(kept)):
+            return _prepare_kept(config, moved, here, kept)
     return _prepare_in_place(config, text, here, config.source)
 
 
@@ -159,25 +161,33 @@ def _prepare_in_place(config: Config, text: str, directory: str, source: str) ->
     return Ready(("-f", copy, "-j", str(jobs)), directory)
 
 
-def _kept_place(config: Config, text: str, here: str) -> str:
-    """Where the objects of a directory that does not last are kept; '' where they stay in it."""
-    outputs = [path for edge in ninjafile.edges(text) for path in edge.outputs]
-    plain = all(map(ninjafile.is_plain, (config.store, here, config.source)))
-    if not config.store or not plain or not all(path.startswith(here + os.sep) for path in outputs):
-        return ""
-    return os.path.join(config.store, f"objects{_number(config.workspace, here)}")
+def _stores(config: Config) -> list[str]:
+    """Where objects may be kept under a path that does not change. A project whose own path a build.ninja
+    cannot hold is compiled under such a path at any rate, if need be one that ends with the build."""
+    stores = [config.store] if config.store else []
+    if not ninjafile.can_name(config.source):
+        stores.append(config.workspace)
+    return list(filter(ninjafile.is_plain, stores))
+
+
+def _moved(config: Config, text: str, here: str, kept: str) -> str:
+    """The build.ninja that works in `kept` in place of `here`; '' where not all of it can."""
+    places = {config.source: os.path.join(kept, "source"), here: os.path.join(kept, "objects")}
+    moved = ninjafile.move(text, places)
+    outputs = [path for edge in ninjafile.edges(moved) for path in edge.outputs]
+    return moved if all(path.startswith(places[here] + os.sep) for path in outputs) else ""
 
 
 def _number(workspace: str, directory: str) -> int:
     """The how-manieth directory this build runs ninja in: their names change, their order does not."""
-    path = os.path.join(workspace, "ninja-directories")
+    path, name = os.path.join(workspace, "ninja-directories"), ascii(directory)
     with open(path, "a+") as file:
         file.seek(0)
         known = file.read().splitlines()
-        if directory not in known:
-            known.append(directory)
-            file.write(directory + "\n")
-    return known.index(directory)
+        if name not in known:
+            known.append(name)
+            file.write(name + "\n")
+    return known.index(name)
 
 
 def _prepare_kept(config: Config, text: str, here: str, kept: str) -> Ready:
@@ -186,13 +196,12 @@ def _prepare_kept(config: Config, text: str, here: str, kept: str) -> Ready:
     objects.point(source, config.source)
     place = os.path.join(kept, "objects")
     os.makedirs(place, exist_ok=True)
-    delivered = [path for edge in ninjafile.edges(text) for path in edge.outputs]
-    ready = _prepare_in_place(config, ninjafile.move(text, {config.source: source, here: place}), place, source)
+    made = [path for edge in ninjafile.edges(text) for path in edge.outputs]
+    ready = _prepare_in_place(config, text, place, source)
 
     def deliver() -> None:
-        for path in delivered:
-            if os.path.exists(found := place + path.removeprefix(here)):
-                objects.deliver(found, path)
+        for path in filter(os.path.exists, made):
+            objects.deliver(path, here + path.removeprefix(place))
 
     return Ready(ready.options, place, deliver)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -21,6 +22,7 @@ def main() -> None:
     workspace = Path(sys.argv[1])
     set_name("seb-builder")
     request = json.loads((workspace / "request.json").read_text())
+    os.chdir(request["cwd"])
     sys.path[:] = request["path"]
     sys.argv[:] = [sys.argv[0]]
     answer = _answer(request, workspace / FAILED)

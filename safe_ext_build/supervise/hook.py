@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 from ..errors import BuildFailed, SupervisionError
+from . import stall
 from .linux import is_subreaper, pidfd_open, set_subreaper
 from .processes import Process, descendants, end_all, marked, read, snapshot
 from .protocol import CONTINUE, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
@@ -32,10 +33,10 @@ _BOOTSTRAP = "import sys; sys.path.append({root!r}); from {module} import main; 
 
 @dataclass(frozen=True)
 class Build:
-    """One hook to run in a supervised builder. `limits`, `compiles` and `neighbours`: see SupervisorRequest.
+    """One hook to run in a supervised builder, in the directory `cwd`: the project's, or a copy of it.
 
-    `check`: how the builder is to look at what the hook has made (see verify.gather); None when it is not.
-    `pin`: a requirement to add to the project's own.
+    `limits`, `compiles` and `neighbours`: see SupervisorRequest. `check`: how the builder is to look at what the
+    hook has made (see verify.gather); None when it is not. `pin`: a requirement to add to the project's own.
     """
 
     hook: str
@@ -44,6 +45,7 @@ class Build:
     limits: dict[str, Any]
     compiles: dict[str, Any]
     neighbours: str
+    cwd: str
     check: dict[str, Any] | None = None
     pin: str = ""
 
@@ -87,7 +89,7 @@ def run(build: Build, workspace: Workspace, signals: Signals) -> Any:
         "hook": build.hook,
         "arguments": build.arguments,
         "path": sys.path,
-        "cwd": str(Path.cwd()),
+        "cwd": build.cwd,
         "check": build.check,
         "pin": build.pin,
     }
@@ -127,6 +129,7 @@ def _start(build: Build, workspace: Workspace) -> tuple[subprocess.Popen[bytes],
         limits=build.limits,
         compiles=build.compiles,
         neighbours=build.neighbours,
+        patience=stall.PATIENCE,
     )
     request.save(workspace.path / "supervisor.json")
     command = python_command(

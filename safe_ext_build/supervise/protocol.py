@@ -22,7 +22,7 @@ class SupervisorRequest:
     """How the supervisor is to run a build.
 
     `limits` and `compiles` are the fields of policy.Limits and broker.Naming. `neighbours`: where the builds
-    of this user tell each other what they use; '' where there is no such place.
+    of this user tell each other what they use; '' where there is no such place. `patience`: see stall.PATIENCE.
     """
 
     workspace: str
@@ -36,6 +36,7 @@ class SupervisorRequest:
     limits: dict[str, Any]
     compiles: dict[str, Any]
     neighbours: str
+    patience: float
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
-import os
 import py_compile
 import shlex
+import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +17,11 @@ from ..schedule.ninjafile import JOB
 from ..schedule.shim import Config
 from .hook import python_command
 from .workspace import Workspace
+
+NINJA_HINT = (
+    "Install it anew (python -m pip install --force-reinstall 'ninja>=1.13.2'), "
+    "in an environment whose file system lets programs run."
+)
 
 
 def write_job(workspace: Workspace) -> None:
@@ -50,7 +56,7 @@ def write_cuda_home(workspace: Workspace, toolkit: Path) -> tuple[Path, dict[str
 
 
 def real_ninja() -> Path:
-    """The ninja of our own dependency, whatever PATH holds. Raises SupervisionError when it is not there."""
+    """The ninja of our own dependency, whatever PATH holds. Raises SupervisionError when it does not run."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:
@@ -58,13 +64,23 @@ def real_ninja() -> Path:
         found = [package.locate_file(file) for file in package.files or () if file.parts[-2:] == ("bin", "ninja")]
     except PackageNotFoundError:
         found = []
-    for path in map(Path, map(str, found)):
-        if os.access(path, os.X_OK):
-            return path.resolve()
-    raise SupervisionError(
-        f"the ninja package of {sys.executable} is missing or holds no program that may be run",
-        hint="Install it anew: python -m pip install --force-reinstall 'ninja>=1.13.2'",
-    )
+    why = f"the ninja package of {sys.executable} is missing, or holds no program"
+    for path in (Path(str(place)).resolve() for place in found):
+        if path.is_file() and not (why := why_it_does_not_run(path)):
+            return path
+    raise SupervisionError(why, hint=NINJA_HINT)
+
+
+def why_it_does_not_run(ninja: Path) -> str:
+    """A ninja may be there and not run (a `noexec` mount, another machine's): '' when it does."""
+    try:
+        done = subprocess.run([ninja, "--version"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    except OSError as error:
+        mounted = " (is its file system mounted `noexec`?)" if error.errno == errno.EACCES else ""
+        return f"{ninja} does not run: {error.strerror}{mounted}"
+    if done.returncode or not done.stdout.strip():
+        return f"{ninja} does not run: `ninja --version` ends with exit status {done.returncode}"
+    return ""
 
 
 def _job_command(workspace: Workspace, real: str) -> list[str]:

@@ -6,8 +6,10 @@ at once: a frontend that dies may take the environment that we were installed in
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
+import shutil
 import signal
 import sys
 import time
@@ -15,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from . import guard
+from . import guard, stall, usage
 from .job_server import JobServer
 from .linux import die_with_parent, pidfd_open, set_name, set_subreaper
 from .processes import Process, descendants, end_all, marked, read, reap, send, snapshot
@@ -34,6 +36,9 @@ class Supervisor:
         self.workspace = Workspace(Path(request.workspace), request.lock)
         self.selector = selectors.DefaultSelector()
         self.jobs = JobServer(request, self.workspace, self.selector)
+        self.stall = stall.Watch(request.patience)
+        self.next_look = 0.0
+        self.stopped = False
         self.reason = ""
         self.urgent = False
         self.finished = False
@@ -114,13 +119,40 @@ class Supervisor:
     def run(self) -> None:
         """Serve until the build has ended, in whatever way."""
         while not self.finished and not self.reason:
-            for key, _ in self.selector.select(self.jobs.timeout()):
+            for key, _ in self.selector.select(self._timeout()):
                 key.data()
             self.jobs.step()
+            self._look_for_halt()
             self._flag_failure()
             if self.jobs.broker.stop_reason:
                 self._tear_down(self.jobs.broker.stop_reason)
         self._clear_up()
+
+    def _timeout(self) -> float:
+        until = max(0.0, self.next_look - time.monotonic())
+        others = self.jobs.timeout()
+        return until if others is None else min(until, others)
+
+    def _look_for_halt(self) -> None:
+        """Say which process everything waits for, when the build has used no CPU for long."""
+        now = time.monotonic()
+        if now < self.next_look:
+            return
+        self.next_look = now + self.stall.interval
+        if self.stopped:
+            return self.stall.restart()
+        parents, spent = usage.spent_by_all()
+        ours = {pid: spent[pid] for pid in stall.below(os.getpid(), parents)}
+        if seconds := self.stall.observe(now, ours):
+            self._say_halt(seconds)
+
+    def _say_halt(self, seconds: float) -> None:
+        broker = self.jobs.broker
+        waiting = {job.pid for job in broker.jobs.values() if job.state == "waiting"}
+        alive = {process.pid: process.parent for process in self._tree() if process.state not in "ZX"}
+        blocked = stall.leaves(alive, waiting)
+        sources = {job.pid: job.name for job in broker.jobs.values()}
+        stall.say(stall.sentence(seconds, blocked, len(waiting), broker.held, sources))
 
     def _flag_failure(self) -> None:
         """Let the builder know whether it is known why the build fails: a compiler has said it, or we shall."""
@@ -171,6 +203,9 @@ class Supervisor:
             self.urgent = True
             self._tear_down("the hook process is gone")
         for byte in (data[index : index + 1] for index in range(len(data))):
+            if byte in (STOP, CONTINUE):
+                self.stopped = byte == STOP
+                self.stall.restart()
             if byte == STOP:
                 self._signal_tree(signal.SIGSTOP)
             elif byte == CONTINUE:
@@ -226,8 +261,11 @@ class Supervisor:
         )
         try:
             verdict.save(self.workspace.path / "verdict.json")
-        except OSError:
-            pass
+        except OSError:  # a full disk, most often; what the compiles have left there is of no use any more
+            for name in ("tmp", "jobs"):
+                shutil.rmtree(self.workspace.path / name, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                verdict.save(self.workspace.path / "verdict.json")
 
     def _end_hook(self) -> None:
         """A hook process that is stopped cannot end by itself when its frontend is gone."""

@@ -75,6 +75,13 @@ def _owner(pid: int, parents: Mapping[int, int], owners: dict[int, int | None]) 
     return job
 
 
+def spent_by_all() -> tuple[dict[int, int], dict[int, float]]:
+    """The parent of every process, and the CPU seconds that it has used."""
+    seen = _read(map(int, filter(str.isdigit, os.listdir("/proc"))))
+    parents = {pid: int(fields[1]) for pid, fields in seen.items()}
+    return parents, {pid: sum(map(int, fields[11:15])) / TICK for pid, fields in seen.items()}
+
+
 def _read(pids: Iterable[int]) -> dict[int, list[bytes]]:
     """The fields of /proc/PID/stat from the third on: 1 is the parent, 11 to 14 CPU ticks, 21 resident pages.
 

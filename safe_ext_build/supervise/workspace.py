@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -19,12 +20,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import SupervisionError
+from ..schedule.ninjafile import can_name
 from .processes import end_all, marked
 
 MIN_FREE = 1 << 30
 # sun_path holds 108 bytes with its final NUL (unix(7)); the socket is the longest name that we need.
 MAX_SOCKET_PATH = 107
 SOCKET_NAME = "socket"
+_ID = re.compile(r"[0-9a-f]{12}")
 
 
 class Workspace:
@@ -96,7 +99,7 @@ def collect(root: Path) -> list[str]:
     """Remove the workspaces under `root` that no live build owns, and end what still runs of their builds."""
     removed = []
     for path in root.iterdir():
-        if not path.is_dir() or path.is_symlink():
+        if path.is_symlink() or not _is_workspace(path):
             continue
         try:
             lock = _locked(path)
@@ -108,6 +111,14 @@ def collect(root: Path) -> list[str]:
         os.close(lock)
         removed.append(build_id)
     return removed
+
+
+def _is_workspace(path: Path) -> bool:
+    """Whether we have made this: `workspace.dir` may be a directory in which a user keeps other things."""
+    if not _ID.fullmatch(path.name) or not path.is_dir():
+        return False
+    held = {entry.name for entry in path.iterdir()}
+    return not held or not held.isdisjoint({"tmp", "jobs", "bin", "request.json"})
 
 
 def _locked(path: Path) -> int:
@@ -139,11 +150,15 @@ def _private_directory(path: Path) -> None:
 
 
 def default_root(environ: dict[str, str]) -> Path:
-    """Where workspaces go: /var/tmp, which is a disk (a tmpfs is RAM), else the user's cache."""
+    """Where workspaces go: /var/tmp, which is a disk (a tmpfs is RAM), else the user's cache; where neither
+    has room, the one that has more."""
     var_tmp = Path("/var/tmp")
-    if os.access(var_tmp, os.W_OK | os.X_OK) and _has_room(var_tmp) and not _is_tmpfs(var_tmp):
-        return var_tmp / f"safe-ext-build-{os.getuid()}"
-    return cache_root(environ) / "workspaces"
+    first, second = var_tmp / f"safe-ext-build-{os.getuid()}", cache_root(environ) / "workspaces"
+    if not os.access(var_tmp, os.W_OK | os.X_OK) or _is_tmpfs(var_tmp) or _is_anothers(first):
+        return second
+    if _has_room(var_tmp) or not second.parent.is_dir():
+        return first
+    return max(first, second, key=lambda path: shutil.disk_usage(path.parent).free)
 
 
 @contextlib.contextmanager
@@ -167,13 +182,30 @@ def cache_root(environ: dict[str, str]) -> Path:
     home = environ.get("HOME") or os.path.expanduser("~")
     usual = Path(base) if os.path.isabs(base) else Path(home) / ".cache"
     for path in (usual / "safe-ext-build", Path(f"/var/tmp/safe-ext-build-{os.getuid()}.cache")):
+        if not path.is_absolute():
+            continue  # no HOME, and no entry among the users that would name one
+        if path.is_relative_to(home) and _is_sudo_in(home):
+            continue
         try:
             _private_directory(path)
         except SupervisionError:
             continue
         if os.access(path, os.W_OK | os.X_OK):
             return path
-    return usual / "safe-ext-build"
+    return path
+
+
+def _is_sudo_in(home: str) -> bool:
+    """Whether we are root in a user's home, who could not use there what we leave (sudo may keep HOME)."""
+    return os.getuid() == 0 and _is_anothers(Path(home))
+
+
+def _is_anothers(path: Path) -> bool:
+    """In a directory that everybody may write to, somebody may have made what is to be ours."""
+    try:
+        return path.lstat().st_uid != os.getuid()
+    except OSError:
+        return False
 
 
 def _has_room(path: Path) -> bool:
@@ -201,8 +233,9 @@ def _place_shims(workspace: Workspace, others: list[Path]) -> None:
     for root in others:
         place = root / workspace.id
         try:
-            place.mkdir(0o700, parents=True)
-        except OSError:
+            _private_directory(root)
+            place.mkdir(0o700)
+        except (OSError, SupervisionError):
             continue
         if _executes(place):
             (workspace.path / "shims").symlink_to(place)
@@ -212,13 +245,15 @@ def _place_shims(workspace: Workspace, others: list[Path]) -> None:
     workspace.remove()
     raise SupervisionError(
         f"no directory was found that can hold our shims (tried {tried})",
-        hint="It must allow execution, have no ':' in its path, and a path of under 90 bytes: set workspace.dir.",
+        hint="It must allow execution, and its path must be short (90 bytes) and without signs like : $ # and "
+        "quotes: set workspace.dir.",
     )
 
 
 def _executes(directory: Path) -> bool:
     text = os.fspath(directory)
-    if ":" in text or len(os.fsencode(directory / SOCKET_NAME)) > MAX_SOCKET_PATH:
+    # A ':' would end it on PATH, and build.ninja names the compilers in it.
+    if not can_name(text) or len(os.fsencode(directory / SOCKET_NAME)) > MAX_SOCKET_PATH:
         return False
     trial = directory / "trial"
     try:

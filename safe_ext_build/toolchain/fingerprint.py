@@ -12,6 +12,12 @@ from .. import __version__
 from .find import Cuda, Torch
 from .host import compiler_of, named_for_nvcc
 
+# What changes an object without standing in its command line, which ninja compares itself.
+_READ_BY_COMPILERS = (
+    *("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN"),
+    *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH"),
+)
+
 
 def fingerprint(torch: Torch | None, cuda: Cuda | None, environ: Mapping[str, str]) -> str:
     """A digest of torch, toolkit, host compiler, Python and ourselves; another one means: compile again."""
@@ -32,14 +38,13 @@ def _parts(torch: Torch | None, cuda: Cuda | None, environ: Mapping[str, str]) -
     for tool in ("bin/nvcc", "nvvm/bin/cicc", "bin/ptxas", "bin/cudafe++") if cuda else ():
         assert cuda is not None
         yield _identity(cuda.home / tool)
-    # Architectures that torch's helper dropped are added where ninja, which compares commands, does not see it;
-    # nor does it see what nvcc adds to its command by itself.
+    # Architectures that torch's helper dropped are added where ninja, which compares commands, does not see it.
     yield cuda.archs if cuda else ""
-    yield from (environ.get(name, "") for name in ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"))
     yield _program(environ, "CC", "cc")
     yield _program(environ, "CXX", "c++")
     named = named_for_nvcc(environ)
     yield _compiler(named[0] if named else "gcc", environ)
+    yield from (environ.get(variable, "") for variable in _READ_BY_COMPILERS)
 
 
 def _program(environ: Mapping[str, str], variable: str, default: str) -> str:

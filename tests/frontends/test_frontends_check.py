@@ -167,9 +167,7 @@ def test_metadata_does_not_ask_for_cuda(cpu: Ground, tmp_path: Path) -> None:
 
 def test_undeclared_import(cpu: Ground, tmp_path: Path) -> None:
     run = cpu.hook(write_project(tmp_path, "import cpp_ext_helpers\n"), "build_wheel", str(tmp_path))
-    assert run.says(
-        "hint: the build needs cpp_ext_helpers", 'add "cpp-ext-helpers" to build-system.requires'
-    )
+    assert run.says("hint: the build needs cpp_ext_helpers", 'add "cpp-ext-helpers" to build-system.requires')
 
 
 def test_cuda_extension_reached_with_a_cpu_torch(cpu: Ground, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tarfile
 from pathlib import Path
@@ -111,11 +112,28 @@ def test_uv_pip_install(isolation: bool, target_cuda: Ground, tmp_path: Path) ->
 
 def test_editable(target_cuda: Ground, tmp_path: Path) -> None:
     project = copy_project("tiny_cuda", tmp_path)
-    target_cuda.pip("install", "--no-deps", "--no-build-isolation", "-e", project, cwd=tmp_path).check()
+    install = ("install", "-v", "--no-deps", "--no-build-isolation", "-e")
+    assert target_cuda.pip(*install, project, cwd=tmp_path).check().says("compiled 3 objects")
+    assert NOTHING in target_cuda.pip(*install, project, cwd=tmp_path).check().output
     check_module(target_cuda)
     package = project / "tiny_cuda" / "__init__.py"
     package.write_text(package.read_text() + "EDITED = True\n")
     assert target_cuda.evaluate("tiny_cuda", "tiny_cuda.EDITED") == "True"
+
+
+def test_a_path_that_ninja_cannot_name(target_cuda: Ground, tmp_path: Path) -> None:
+    """torch escapes none of it, nor does nvcc in its dependency files."""
+    place = tmp_path / "a$b: 'c' #é|"
+    place.mkdir()
+    project = copy_project("tiny_cuda", place)
+    target_cuda.hook(project, "build_wheel", str(tmp_path)).check()
+    check_module(target_cuda, PYTHONPATH=str(unpacked(only_wheel(tmp_path))))
+    again = target_cuda.hook(project, "build_wheel", str(tmp_path)).check()
+    assert NOTHING in again.output
+    header = project / "csrc" / "tiny.h"
+    header.write_text(header.read_text() + "// changed\n")
+    os.utime(header, (0, 0))
+    assert target_cuda.hook(project, "build_wheel", str(tmp_path)).check().says("compiled 3 objects")
 
 
 def test_compile_error_comes_last(target_cuda: Ground, tmp_path: Path) -> None:

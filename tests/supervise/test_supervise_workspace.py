@@ -39,6 +39,25 @@ def test_layout_and_modes(root: Path) -> None:
     assert [path.name for path in root.iterdir()] == [".lock"]
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="what root leaves, only root can")
+def test_root_leaves_nothing_in_a_users_home(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    os.chown(home, 54321, 54321)
+    assert workspace.cache_root({"HOME": str(home)}) == Path("/var/tmp/safe-ext-build-0.cache")
+    assert list(home.iterdir()) == []
+    os.chown(home, 0, 0)
+    assert workspace.cache_root({"HOME": str(home)}) == home / ".cache" / "safe-ext-build"
+
+
+def test_the_cache_is_never_a_directory_named_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without HOME and without an entry among the users has no home at all."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    assert workspace.cache_root({}) == Path(f"/var/tmp/safe-ext-build-{os.getuid()}.cache")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_lock_is_given_back(root: Path) -> None:
     before = sorted(Path("/proc/self/fd").iterdir())
     workspace.create(root, []).remove()
@@ -60,6 +79,16 @@ def test_a_dead_builds_directory_is_collected(root: Path, tmp_path: Path) -> Non
     assert not shims.exists()
     assert [output.exists(), depfile.exists(), kept.exists()] == [False, False, True]
     live.remove()
+
+
+def test_what_a_user_keeps_beside_workspaces_stays(root: Path) -> None:
+    """workspace.dir may be a scratch directory of his."""
+    kept = [root / "data", root / "0123456789ab", root / "tmp" / "jobs"]
+    for folder in kept:
+        (folder / "deep").mkdir(parents=True)
+        (folder / "deep" / "file").write_text("precious")
+    workspace.create(root, []).remove()
+    assert all((folder / "deep" / "file").exists() for folder in kept)
 
 
 def test_what_still_runs_of_a_dead_build_is_ended(root: Path) -> None:

@@ -35,6 +35,11 @@ def stage(source):
     return int(number) if number.isdigit() else 0
 
 
+def escaped(path):
+    """As torch escapes a path for ninja: spaces, and nothing else."""
+    return str(path).replace(" ", "$ ")
+
+
 class Compile(Command):
     user_options = []
 
@@ -56,8 +61,8 @@ class Compile(Command):
         )
         for source in sources:
             before = [other for other in sources if stage(other) < stage(source)]
-            after = " || " + " ".join(f"{place / other.stem}.o" for other in before) if before else ""
-            text += f"build {place / source.stem}.o: cuda_compile {source}{after}\n"
+            after = " || " + " ".join(escaped(place / f"{other.stem}.o") for other in before) if before else ""
+            text += f"build {escaped(place / source.stem)}.o: cuda_compile {escaped(source)}{after}\n"
         (place / "build.ninja").write_text(text)
         command = ["ninja", "-v"]
         if os.environ.get("MAX_JOBS"):

@@ -4,7 +4,8 @@
  * fail (exit status), say (a word printed on standard error), stubborn=1 (ignore TERM and INT), escape=1 (leave
  * a respawning daemon in a session of its own; 2: one whose environment is wiped, too), die=N (the inner
  * compiler is ended by signal N), curve=A,B,C (MiB that it holds at moments of equal distance, instead of mib),
- * burn=1 (keep a CPU busy, as compilers do, instead of sleeping).
+ * burn=1 (keep a CPU busy, as compilers do, instead of sleeping), needs (a header beside it, which the dependency
+ * file is to name).
  * Like nvcc, it works through a shell-like child: compiler -> sh -> cicc.
  */
 #define _GNU_SOURCE
@@ -26,7 +27,7 @@ struct plan {
   long mib;
   int fail, stubborn, escape, die, burn, points;
   long curve[MOST_POINTS];
-  char say[256];
+  char say[256], needs[256];
 };
 
 static void read_curve(struct plan *plan, char *text) {
@@ -53,6 +54,7 @@ static struct plan read_plan(const char *path) {
       else if (!strcmp(word, "escape")) plan.escape = atoi(value);
       else if (!strcmp(word, "burn")) plan.burn = atoi(value);
       else if (!strcmp(word, "die")) plan.die = atoi(value);
+      else if (!strcmp(word, "needs")) snprintf(plan.needs, sizeof plan.needs, "%s", value);
       else if (!strcmp(word, "say")) snprintf(plan.say, sizeof plan.say, "%s", value);
     }
   }
@@ -147,6 +149,14 @@ static int through_shell(const struct plan *plan) { /* as nvcc does it: sh -c ci
   return WEXITSTATUS(status);
 }
 
+static void print_character(FILE *file, char one) { /* as nvcc does, which escapes spaces only */
+  fprintf(file, one == ' ' ? "\\%c" : "%c", one);
+}
+
+static void print_path(FILE *file, const char *path) {
+  for (; *path; path++) print_character(file, *path);
+}
+
 int main(int argc, char **argv) {
   const char *source = NULL, *output = NULL, *depfile = NULL;
   for (int i = 1; i < argc; i++) {
@@ -177,6 +187,18 @@ int main(int argc, char **argv) {
   if (status) return status > 128 ? status - 128 : status;
   fputs(" whole\n", object);
   fclose(object);
-  if (depfile && (file = fopen(depfile, "w"))) { fprintf(file, "%s: %s\n", output, source); fclose(file); }
+  if (depfile && (file = fopen(depfile, "w"))) {
+    print_path(file, output);
+    fputs(": ", file);
+    print_path(file, source);
+    if (plan.needs[0]) {
+      fputc(' ', file);
+      char *end = strrchr(source, '/');
+      for (const char *at = source; end && at <= end; at++) print_character(file, *at);
+      print_path(file, plan.needs);
+    }
+    fputs("\n", file);
+    fclose(file);
+  }
   return 0;
 }

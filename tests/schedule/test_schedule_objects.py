@@ -1,0 +1,138 @@
+"""Whether kept objects may be trusted: by content, whatever time stamps say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from safe_ext_build.schedule import objects
+from safe_ext_build.schedule.ninjafile import Edge
+from safe_ext_build.schedule.objects import MANIFEST, File, Manifest, Trust
+
+EDGES = [Edge(("a.o",), ("/p/a.cu",)), Edge(("b.o",), ("/p/b.cu",))]
+DEPS = {"a.o": ["/p/a.cu", "/p/common.h"], "b.o": ["/p/b.cu", "/p/common.h", "/usr/include/stdio.h"]}
+FILES = {"/p/a.cu": "a", "/p/b.cu": "b", "/p/common.h": "h"}
+
+
+def manifest(files: Mapping[str, str] = FILES, fingerprint: str = "same") -> Manifest:
+    return Manifest(fingerprint, {path: File(content, 0, (0, 0, 0)) for path, content in files.items()})
+
+
+@pytest.mark.parametrize(
+    ("now", "removed"),
+    [
+        (manifest(), set()),
+        (manifest({**FILES, "/p/a.cu": "changed"}), {"a.o"}),
+        (manifest({**FILES, "/p/common.h": "changed"}), {"a.o", "b.o"}),
+        (manifest({**FILES, "/p/other.h": "new"}), set()),
+        (manifest({path: text for path, text in FILES.items() if path != "/p/b.cu"}), {"b.o"}),
+        (manifest(fingerprint="another torch, toolkit or compiler"), {"a.o", "b.o"}),
+    ],
+)
+def test_what_was_made_from_something_else_is_not_trusted(now: Manifest, removed: set[str]) -> None:
+    assert objects.distrusted(manifest(), now, EDGES, DEPS) == removed
+
+
+def test_objects_without_a_manifest_are_not_trusted() -> None:
+    assert objects.distrusted(Manifest(), manifest(), EDGES, {}) == {"a.o", "b.o"}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"fingerprint": 1}', '{"fingerprint": "x", "files": {"a": {}}}']
+)
+def test_a_damaged_manifest_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / MANIFEST).write_text(text)
+    assert Manifest.load(str(tmp_path)) == Manifest()
+
+
+class Kept:
+    """A source directory, and a directory of objects that were made from it."""
+
+    def __init__(self, place: Path) -> None:
+        self.source, self.objects = place / "source", place / "objects"
+        for folder in (self.source, self.objects):
+            folder.mkdir()
+        self.header = self.source / "common.h"
+        for name in ("a.cu", "b.cu", "common.h"):
+            (self.source / name).write_text(name)
+        self.edges = [Edge((f"{self.objects}/{name}.o",), (f"{self.source}/{name}.cu",)) for name in "ab"]
+        self.deps = {f"{self.objects}/a.o": [f"{self.source}/a.cu", str(self.header)]}
+        self.establish()
+        for name in "ab":
+            (self.objects / f"{name}.o").write_text("object")
+
+    def establish(self, fingerprint: str = "same", may_touch: bool = False) -> None:
+        trust = Trust(str(self.objects), str(self.source), fingerprint, may_touch)
+        trust.establish(self.edges, self.deps)
+
+    @property
+    def left(self) -> list[str]:
+        return sorted(path.name for path in self.objects.glob("*.o"))
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Kept:
+    return Kept(tmp_path)
+
+
+def test_unchanged_files_leave_the_objects_alone(kept: Kept) -> None:
+    kept.establish()
+    assert kept.left == ["a.o", "b.o"]
+
+
+def test_a_header_with_an_old_time_stamp(kept: Kept) -> None:
+    kept.header.write_text("other")
+    os.utime(kept.header, ns=(0, 0))
+    kept.establish()
+    assert kept.left == ["b.o"]
+
+
+def test_a_header_of_the_same_size_and_time(kept: Kept) -> None:
+    before = kept.header.stat()
+    kept.header.write_text("COMMON.H")
+    os.utime(kept.header, ns=(before.st_atime_ns, before.st_mtime_ns))
+    kept.establish()
+    assert kept.left == ["b.o"]
+
+
+def test_another_fingerprint(kept: Kept) -> None:
+    kept.establish("another")
+    assert kept.left == []
+
+
+def test_what_is_found_stale_is_gone_even_if_the_build_is_killed_then(kept: Kept) -> None:
+    """The manifest is written before anything is compiled, after what it does not vouch for was removed."""
+    kept.header.write_text("other")
+    kept.establish()
+    kept.establish()
+    assert kept.left == ["b.o"]
+
+
+def test_a_copy_made_for_this_build_gets_its_time_stamps_back(kept: Kept) -> None:
+    source = kept.source / "a.cu"
+    then = source.stat().st_mtime_ns
+    source.touch()
+    assert source.stat().st_mtime_ns != then
+    kept.establish(may_touch=True)
+    assert source.stat().st_mtime_ns == then
+    source.touch()
+    kept.establish()
+    assert source.stat().st_mtime_ns != then, "the user's own files are never touched"
+
+
+def test_modules_of_which_nobody_knows_what_they_were_made_from(tmp_path: Path) -> None:
+    modules = [tmp_path / "build" / "lib.linux" / name for name in ("a.so", "deep/b.so")]
+    for path in modules:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    (tmp_path / "a.c").write_text("one")
+    assert sorted(objects.distrust_modules(str(tmp_path), "same")) == sorted(map(str, modules))
+    modules[0].write_text("")
+    assert objects.distrust_modules(str(tmp_path), "same") == []
+    assert objects.distrust_modules(str(tmp_path), "other") == [str(modules[0])]
+    modules[0].write_text("")
+    (tmp_path / "a.h").write_text("new")
+    assert objects.distrust_modules(str(tmp_path), "other") == [str(modules[0])]
