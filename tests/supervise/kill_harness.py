@@ -95,6 +95,10 @@ class Project:
         return self.scratch / "workspaces"
 
     @property
+    def runtime(self) -> Path:
+        return self.scratch / "run"
+
+    @property
     def wheels(self) -> Path:
         return self.scratch / "wheels"
 
@@ -108,6 +112,8 @@ class Project:
             "TMPDIR": str(self.temp),
             "SAFE_EXT_BUILD_WORKSPACE_DIR": str(self.workspaces),
             "XDG_CACHE_HOME": str(self.scratch / "cache"),
+            # Where builds of one user meet: these are not to share CPUs and memory with what else runs here.
+            "XDG_RUNTIME_DIR": str(self.runtime),
             "UV_CACHE_DIR": str(self.scratch / "uv"),
             "STANDIN_COMPILER": str(self.compiler),
             "MAX_JOBS": "2",
@@ -170,9 +176,8 @@ def make_project(folder: Path, compiler: Path, **variables: str) -> Project:
     root = folder / "project"
     shutil.copytree(STANDIN, root)
     project = Project(root, compiler, folder, variables)
-    for place in (project.temp, project.workspaces, project.wheels):
-        place.mkdir()
-    project.workspaces.chmod(0o700)
+    for place in (project.temp, project.workspaces, project.wheels, project.runtime):
+        place.mkdir(mode=0o700)
     return project
 
 
