@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from safe_ext_build.toolchain.intent import asks_for_cuda
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+HELPER = "from torch.utils import cpp_extension\n"
+
+
+def project(place: Path, setup: str, **modules: str) -> Path:
+    (place / "setup.py").write_text(setup)
+    for name, text in modules.items():
+        path = place.joinpath(*name.split("__")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return place
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        "from torch.utils.cpp_extension import CUDAExtension",
+        "import torch.utils.cpp_extension as t\nt.CUDAExtension('a', [])",
+        f"{HELPER}getattr(cpp_extension, 'CUDAExtension')",
+        f"{HELPER}if cpp_extension.CUDA_HOME is None: pass",
+        "import os\nos.environ.get('CUDA_HOME')",
+        "import subprocess\nsubprocess.run(['nvcc', '--version'])",
+        "from setuptools import Extension\nExtension('a', ['csrc/a.cu'])",
+        "import glob\nglob.glob('csrc/**/*.cu')",
+        f"{HELPER}cpp_extension.load('a', [], with_cuda=True)",
+        "print 'Python 2'; CUDAExtension('a')",
+    ],
+)
+def test_asks(tmp_path: Path, setup: str) -> None:
+    assert asks_for_cuda(project(tmp_path, setup))
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        "",
+        "from setuptools import setup\nsetup(name='cuda-tools', description='CUDA kernels', keywords=['CUDA'])",
+        f"{HELPER}cpp_extension.CppExtension('a', ['csrc/a.cpp'])",
+        f"{HELPER}# CUDAExtension would need nvcc\ncpp_extension.CppExtension('a', ['csrc/a.cpp'])",
+        '"""Once this had a CUDAExtension."""\nimport torch\n',
+        "Extension('a', ['csrc/a.cuh.cpp', 'a.current'])",
+    ],
+)
+def test_does_not_ask(tmp_path: Path, setup: str) -> None:
+    assert not asks_for_cuda(project(tmp_path, setup))
+
+
+def test_without_a_setup_script(tmp_path: Path) -> None:
+    (tmp_path / "a.cu").touch()
+    assert not asks_for_cuda(tmp_path)
+
+
+def test_the_projects_own_modules_count(tmp_path: Path) -> None:
+    helper = "from tools.more import extensions\n"
+    place = project(tmp_path, "from tools import build\n", tools__build=helper, tools__more="CUDAExtension = 1\n")
+    assert asks_for_cuda(place)
+    (place / "setup.py").write_text("from os import path\n")
+    assert not asks_for_cuda(place)
+
+
+def test_modules_that_import_each_other(tmp_path: Path) -> None:
+    assert not asks_for_cuda(project(tmp_path, "import a\n", a="import b\n", b="import a, setup\n"))
+
+
+@pytest.mark.parametrize(("source", "asks"), [("csrc/deep/a.cu", True), ("build/a.cu", False), (".v/a.cu", False)])
+def test_cuda_sources_behind_torchs_helper(tmp_path: Path, source: str, asks: bool) -> None:
+    path = tmp_path / source
+    path.parent.mkdir(parents=True)
+    path.touch()
+    assert asks_for_cuda(project(tmp_path, f"{HELPER}from sources import KIND\n", sources="")) is asks
+    assert not asks_for_cuda(project(tmp_path, "from setuptools import setup\nsetup()\n"))
+
+
+@pytest.mark.parametrize(
+    ("name", "asks"),
+    [
+        ("example_package", True),
+        ("tests/projects/tiny_cuda", True),
+        ("tests/projects/host_only", False),
+        ("tests/projects/plain", False),
+    ],
+)
+def test_real_projects(name: str, asks: bool) -> None:
+    assert asks_for_cuda(REPOSITORY / name) is asks
