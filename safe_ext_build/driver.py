@@ -129,4 +129,8 @@ def _afterthought(torch: Torch | None, cuda: Cuda | None) -> str:
         return _torch_line(torch)
     if cuda is None and torch and torch.facts and torch.facts.cuda:
         return f"{NO_COMPILER}\n{torch.how_to_install()}"
+    if cuda and torch and torch.facts and torch.facts.cuda:
+        from .toolchain import rank
+
+        return rank.foreign_hint(cuda.build, torch.facts.cuda)
     return ""

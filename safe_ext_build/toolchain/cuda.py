@@ -29,6 +29,7 @@ EXTRA_HEADERS = ("curand_kernel.h", "cufft.h", "nvrtc.h")
 
 WHEELS = "wheels"
 """The origin of toolkits that lie in a Python environment."""
+RUNTIME_ONLY = "has no bin/nvcc: a runtime-only CUDA"
 
 _ENVIRONMENT = ("CUDA_HOME", "CUDA_PATH")
 _MODULES = (
@@ -300,8 +301,7 @@ def probe(candidate: Candidate, environ: Mapping[str, str] | None = None) -> Too
     path = Path(candidate.path)
     nvcc = path if path.is_file() else path / "bin" / "nvcc"
     if not nvcc.exists():
-        what = "a runtime-only CUDA" if _has_cuda(path) else "not a CUDA toolkit"
-        return Rejected(candidate, f"has no bin/nvcc: {what}")
+        return Rejected(candidate, RUNTIME_ONLY if _has_cuda(path) else "has no bin/nvcc: not a CUDA toolkit")
     if candidate.origin == WHEELS and (mixed := mixture(path)):
         return Rejected(candidate, f"has wheels of several versions, which do not fit each other: {mixed}")
     try:

@@ -157,11 +157,15 @@ def compiler_requirements(settings: Settings, torch: Torch, environ: Mapping[str
 
 
 def what_there_is(settings: Settings, torch: Torch, environ: Mapping[str, str]) -> str:
-    """The places where a CUDA compiler was looked for and is not; empty if there are no such places."""
+    """The places that look as if they had a CUDA compiler and have none; empty if there are no such places."""
     if torch.facts is None:
         return ""
-    found = _discover(settings, torch, torch.facts, environ)
-    return "; ".join(f"{one.candidate.path} ({one.candidate.origin}) {one.reason}" for one in found.rejected)
+    from .cuda import RUNTIME_ONLY, WHEELS
+
+    rejected = _discover(settings, torch, torch.facts, environ).rejected
+    # Torch's own wheels never have one.
+    telling = [one for one in rejected if (one.candidate.origin, one.reason) != (WHEELS, RUNTIME_ONLY)]
+    return "; ".join(f"{one.candidate.path} ({one.candidate.origin}) {one.reason}" for one in telling)
 
 
 def _discover(settings: Settings, torch: Torch, facts: TorchFacts, environ: Mapping[str, str]) -> Discovery:

@@ -164,3 +164,17 @@ def driver_line(version: tuple[int, int], driver: tuple[int, int] | None) -> str
     if version[0] != driver[0]:
         return f"{what}: the result will not run on this machine until the driver is updated"
     return f"{what}: code compiled for these GPUs runs, PTX (+PTX in the list of architectures) does not"
+
+
+def foreign_hint(build: str, torch_cuda: str) -> str:
+    """What may be behind a failure with the nvcc `build` ("V14.0.88"); empty if it is of torch's major version.
+
+    torch's own check ends with `(%s) mismatches ... (%s)`, and names neither.
+    """
+    ours = build.removeprefix("V").partition(".")[0]
+    if ours == torch_cuda.partition(".")[0]:
+        return ""
+    return (
+        f"nvcc is of CUDA {ours} and torch of CUDA {torch_cuda}, as cuda.mismatch allows; "
+        "torch's BuildExtension refuses another major version"
+    )

@@ -212,4 +212,4 @@ def test_what_there_is(place: Place) -> None:
     (place.root / "empty").mkdir()
     environ = place.environ(CONDA_PREFIX=str(place.root / "empty"))
     said = find.what_there_is(place.settings(environ), place.torch, environ)
-    assert f"{place.root}/empty (CONDA_PREFIX) has no bin/nvcc: not a CUDA toolkit" in said
+    assert said == f"{place.root}/empty (CONDA_PREFIX) has no bin/nvcc: not a CUDA toolkit"

@@ -7,7 +7,7 @@ import pytest
 
 from safe_ext_build.errors import ToolkitError
 from safe_ext_build.toolchain.cuda import Candidate, Rejected, Toolkit
-from safe_ext_build.toolchain.rank import Mismatch, choose, driver_line, knows, lacking_line
+from safe_ext_build.toolchain.rank import Mismatch, choose, driver_line, foreign_hint, knows, lacking_line
 
 
 def toolkit(version: str, *archs: str, **changes: object) -> Toolkit:
@@ -195,6 +195,14 @@ def test_one_that_can_be_completed_comes_before_one_that_cannot() -> None:
 )
 def test_a_driver_older_than_nvcc(version: tuple[int, int], driver: tuple[int, int] | None, line: str) -> None:
     assert driver_line(version, driver) == line
+
+
+def test_torch_does_not_say_which_versions_it_refuses() -> None:
+    assert foreign_hint("V14.0.88", "13.0") == (
+        "nvcc is of CUDA 14 and torch of CUDA 13.0, as cuda.mismatch allows; "
+        "torch's BuildExtension refuses another major version"
+    )
+    assert foreign_hint("V13.1.80", "13.0") == ""
 
 
 def test_a_torch_with_a_strange_cuda() -> None:
