@@ -194,14 +194,15 @@ def find_candidates(
     environ: Mapping[str, str],
     root: Path = Path("/"),
     site_dirs: Sequence[Path] = (),
+    prefixes: Sequence[Path] = (),
 ) -> list[Candidate]:
     """All places where a toolkit may be, in order of trust, each once.
 
-    `explicit` is the setting `cuda.home`, `root` the root of the system's own places, and `site_dirs` are
-    the site directories whose wheels count.
+    `explicit` is the setting `cuda.home`, `root` the root of the system's own places, `site_dirs` are the
+    site directories whose wheels count, and `prefixes` environments, of conda perhaps, active or not.
     """
     named, _ = _named(explicit, explicit_source, environ)
-    return _unique([*named, *_implicit(environ, root, site_dirs)])
+    return _unique([*named, *_implicit(environ, root, site_dirs, prefixes)])
 
 
 def _named(
@@ -225,12 +226,17 @@ def _named(
     return [], lines
 
 
-def _implicit(environ: Mapping[str, str], root: Path, site_dirs: Sequence[Path]) -> Iterator[Candidate]:
+def _implicit(
+    environ: Mapping[str, str], root: Path, site_dirs: Sequence[Path], prefixes: Sequence[Path]
+) -> Iterator[Candidate]:
     yield from _on_path(environ)
     for pattern in _SYSTEM:
         yield from _matching(root, pattern)
     if environ.get("CONDA_PREFIX"):
         yield Candidate(environ["CONDA_PREFIX"], "CONDA_PREFIX")
+    for prefix in prefixes:
+        if (prefix / "bin" / "nvcc").exists():
+            yield Candidate(str(prefix), "the environment of torch")
     yield from _matching(root, _HPC_SDK)
     for name in _MODULES:
         if environ.get(name) and Path(environ[name]).is_dir():
@@ -282,10 +288,11 @@ def discover(
     environ: Mapping[str, str],
     root: Path = Path("/"),
     site_dirs: Sequence[Path] = (),
+    prefixes: Sequence[Path] = (),
 ) -> Discovery:
     """Find and probe all candidates, several at a time; each toolkit appears once."""
     named, lines = _named(explicit, explicit_source, environ)
-    candidates = _unique([*named, *_implicit(environ, root, site_dirs)])
+    candidates = _unique([*named, *_implicit(environ, root, site_dirs, prefixes)])
     with ThreadPoolExecutor(max_workers=8) as pool:
         results = list(pool.map(lambda candidate: probe(candidate, environ), candidates))
     found: dict[Path, Toolkit] = {}

@@ -173,7 +173,8 @@ def _discover(settings: Settings, torch: Torch, facts: TorchFacts, environ: Mapp
 
     sites = [*map(Path, torch.own.path), facts.package.parent]
     source = settings.source("cuda.home")
-    found = cuda.discover(settings.cuda.home, source, environ, site_dirs=sites)
+    prefixes = [torch.target.prefix] if torch.target else []
+    found = cuda.discover(settings.cuda.home, source, environ, site_dirs=sites, prefixes=prefixes)
     probed = (replace(one, lacks=compose.lacking(one, facts)) if one.missing else one for one in found.found)
     return replace(found, found=tuple(probed))
 

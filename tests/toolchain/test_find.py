@@ -162,6 +162,12 @@ def test_a_named_place_without_a_compiler(place: Place) -> None:
     assert place.asked(home=str(place.root)) == (), "a setting is not"
 
 
+def test_conda_has_it_beside_torch_though_nobody_activated_it(place: Place) -> None:
+    fakes.toolkit(place.root / "target")
+    assert place.asked() == ()
+    assert line(place.taken()).startswith(f"CUDA 13.0 in {place.root}/target (the environment of torch)")
+
+
 def test_cuda_12_has_no_compiler_in_wheels(place: Place) -> None:
     assert place.torch.facts is not None
     old = Place(place.root, replace(place.torch, facts=replace(place.torch.facts, cuda="12.8")))
