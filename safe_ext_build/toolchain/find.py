@@ -87,16 +87,19 @@ def find_torch(settings: Settings, parent: int, environ: Mapping[str, str]) -> T
     return Torch(source, own, facts, found, target.frontend(process) if process else "")
 
 
-def isolated_directories(own: target.Environment, target: target.Environment | None) -> tuple[Path, ...]:
-    """Where a frontend has put this process' packages for this one build: what a path may not be kept from."""
-    stay = (Path(sys.base_prefix), *((target.prefix,) if target else ()))
+def isolated_directories(own: target.Environment, final: target.Environment | None) -> tuple[Path, ...]:
+    """Where a frontend has put this process' packages for this one build: what a path may not be kept from.
+
+    `own` is this process' environment, `final` the one that stays.
+    """
+    stay = (Path(sys.base_prefix), *((final.prefix,) if final else ()))
     temporary = Path(tempfile.gettempdir()).resolve()
     found: dict[Path, None] = {}
     if own.prefix not in stay:
         found[own.prefix] = None
     for path in map(Path, own.path):
-        is_targets = target is not None and str(path) in target.path
-        if temporary in path.resolve().parents and own.prefix not in path.parents and not is_targets:
+        stays = final is not None and str(path) in final.path
+        if temporary in path.resolve().parents and own.prefix not in path.parents and not stays:
             found[path] = None
     return tuple(found)
 
@@ -110,10 +113,11 @@ def find_cuda(settings: Settings, torch: Torch, environ: Mapping[str, str], cach
     facts = torch.facts
     if facts is None or facts.cuda is None:
         return None
-    from . import archs, compose, cuda, rank
+    from . import archs, compose, cuda, rank, wheels
 
     found = _discover(settings, torch, facts, environ)
-    if not found.found and not any(one.candidate.required for one in found.rejected):
+    insists = settings.cuda.provision == "always" and wheels.requirements(facts)
+    if not found.found and not insists and not any(one.candidate.required for one in found.rejected):
         return None
     source = settings.source("cuda.archs")
     wanted = archs.normalise_archs(settings.cuda.archs or "", source)
