@@ -45,7 +45,7 @@ def _scripts(project: Path) -> Iterator[str]:
         except OSError:
             continue
         yield text
-        queue += _imported(text, project)
+        queue += _imported(text, path, project)
 
 
 def _parse(text: str) -> ast.AST | None:
@@ -55,18 +55,24 @@ def _parse(text: str) -> ast.AST | None:
         return None
 
 
-def _imported(text: str, project: Path) -> Iterator[Path]:
+def _imported(text: str, path: Path, project: Path) -> Iterator[Path]:
+    """The project's modules that the script in `path` imports, by any spelling."""
     tree = _parse(text)
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            base = node.module or ""
-            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+            places = [_place(project, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            bases = [project, *path.parents]
+            module = _place(bases[min(node.level, len(bases) - 1)], node.module or "")
+            places = [module, *(module / alias.name for alias in node.names)]
         else:
             continue
-        for place in (project.joinpath(*name.split(".")) for name in names):
-            yield from (path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file())
+        for place in places:
+            yield from (file for file in (Path(f"{place}.py"), place / "__init__.py") if file.is_file())
+
+
+def _place(base: Path, module: str) -> Path:
+    return base.joinpath(*module.split("."))
 
 
 def _words(text: str) -> Iterator[str]:

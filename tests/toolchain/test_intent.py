@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -10,10 +12,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 HELPER = "from torch.utils import cpp_extension\n"
 
 
-def project(place: Path, setup: str, **modules: str) -> Path:
-    (place / "setup.py").write_text(setup)
-    for name, text in modules.items():
-        path = place.joinpath(*name.split("__")).with_suffix(".py")
+def project(place: Path, setup: str, modules: Mapping[str, str] = MappingProxyType({})) -> Path:
+    for name, text in {"setup.py": setup, **modules}.items():
+        path = place / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return place
@@ -59,15 +60,25 @@ def test_without_a_setup_script(tmp_path: Path) -> None:
 
 
 def test_the_projects_own_modules_count(tmp_path: Path) -> None:
-    helper = "from tools.more import extensions\n"
-    place = project(tmp_path, "from tools import build\n", tools__build=helper, tools__more="CUDAExtension = 1\n")
+    modules = {"tools/build.py": "from tools.more import extensions\n", "tools/more.py": "CUDAExtension = 1\n"}
+    place = project(tmp_path, "from tools import build\n", modules)
     assert asks_for_cuda(place)
     (place / "setup.py").write_text("from os import path\n")
     assert not asks_for_cuda(place)
 
 
+@pytest.mark.parametrize("line", ["from .more import x", "from . import more", "from ..other import y"])
+def test_relative_imports_are_followed(tmp_path: Path, line: str) -> None:
+    asks = "import nvcc\n"
+    modules = {"tools/__init__.py": line, "tools/more.py": asks, "other.py": asks}
+    assert asks_for_cuda(project(tmp_path, "import tools\n", modules))
+    (tmp_path / "tools" / "__init__.py").write_text("from ..................... import nowhere\n")
+    assert not asks_for_cuda(tmp_path)
+
+
 def test_modules_that_import_each_other(tmp_path: Path) -> None:
-    assert not asks_for_cuda(project(tmp_path, "import a\n", a="import b\n", b="import a, setup\n"))
+    modules = {"a.py": "import b\n", "b.py": "import a, setup\n"}
+    assert not asks_for_cuda(project(tmp_path, "import a\n", modules))
 
 
 @pytest.mark.parametrize(("source", "asks"), [("csrc/deep/a.cu", True), ("build/a.cu", False), (".v/a.cu", False)])
@@ -75,7 +86,7 @@ def test_cuda_sources_behind_torchs_helper(tmp_path: Path, source: str, asks: bo
     path = tmp_path / source
     path.parent.mkdir(parents=True)
     path.touch()
-    assert asks_for_cuda(project(tmp_path, f"{HELPER}from sources import KIND\n", sources="")) is asks
+    assert asks_for_cuda(project(tmp_path, f"{HELPER}from sources import KIND\n", {"sources.py": ""})) is asks
     assert not asks_for_cuda(project(tmp_path, "from setuptools import setup\nsetup()\n"))
 
 
