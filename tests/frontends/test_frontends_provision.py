@@ -112,7 +112,8 @@ def test_uv_beside_a_newer_toolkit(bare: Ground, tmp_path: Path) -> None:
 def test_without_isolation_the_error_says_what_to_install(frontend: str, bare: Ground, tmp_path: Path) -> None:
     project = copy_project("tiny_cuda", tmp_path)
     code = f"from safe_ext_build import build_meta; build_meta.build_wheel({str(tmp_path)!r})"
-    command: list[str | Path] = [bare.python, "-c", code]
+    # Under a shell: a Python that calls our hooks, such as that of the tests, counts as the target's.
+    command: list[str | Path] = ["sh", "-c", '"$@"; exit $?', "sh", bare.python, "-c", code]
     start = f"{bare.python} -m pip install"
     if frontend == "uv":
         options = ("--wheel", "--no-build-isolation", "--python", bare.python, "-o", tmp_path)
