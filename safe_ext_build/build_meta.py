@@ -99,10 +99,10 @@ def _get_requires(hook: str, config_settings: ConfigSettings, compiles: bool = F
 
 def _compiler_requirements(settings: Settings) -> list[str]:
     """The wheels of a CUDA compiler, where the project asks for one and no toolkit here will do."""
-    from .toolchain.intent import asks_for_cuda
+    from .toolchain.intent import asks_for_cuda, has_script
 
-    always, project = settings.cuda.provision == "always", Path.cwd()
-    if not (project / "setup.py").is_file() or not (always or asks_for_cuda(project)):
+    asks = has_script if settings.cuda.provision == "always" else asks_for_cuda
+    if not asks(Path.cwd()):
         return []
     from . import driver
 

@@ -5,6 +5,7 @@ those of the project's own modules that it imports. What counts are names and st
 docstrings: `CUDAExtension`, `CUDA_HOME`, nvcc, a file that ends with `.cu`. A project that describes itself as
 made for CUDA does not ask for a compiler, and neither does a `CppExtension`. Where the script uses torch's
 helper, and the sources are collected in a way that names none, CUDA sources in the project's directory tell.
+Of CMake's and meson's scripts the first one counts, if it turns the language on or looks for the toolkit.
 A project that hides it even from that (from a Makefile, say) sets `cuda.provision` to "always".
 """
 
@@ -18,18 +19,38 @@ from pathlib import Path
 
 _ASKS = re.compile(r"CUDAExtension|CUDA_HOME|\bnvcc\b|\.cu\b|\bwith_cuda\b")
 _HELPER = re.compile(r"\bcpp_extension\b")
+_OTHERS = {
+    "CMakeLists.txt": re.compile(
+        r"\b(?:project|enable_language|check_language)\s*\([^)]*\bCUDA\b|\bfind_package\s*\(\s*CUDA", re.IGNORECASE
+    ),
+    "meson.build": re.compile(r"\b(?:project|add_languages)\s*\([^)]*'cuda'|\bimport\s*\(\s*'(?:unstable-)?cuda'"),
+}
 _MOST_MODULES = 50
 _MOST_DIRECTORIES = 2000
 # Never the project's own sources: environments, earlier builds.
 _NOT_SOURCES = {"build", "dist", "node_modules", "__pycache__", "site-packages"}
 
 
+def has_script(project: Path) -> bool:
+    """Whether a project has any script that could compile."""
+    return any((project / name).is_file() for name in ("setup.py", *_OTHERS))
+
+
 def asks_for_cuda(project: Path) -> bool:
     """Whether the setup script of a project, or a module of the project that it imports, asks for CUDA."""
+    if any(asks.search(_without_comments(project / name)) for name, asks in _OTHERS.items()):
+        return True
     words = [word for text in _scripts(project) for word in _words(text)]
     if any(_ASKS.search(word) for word in words):
         return True
     return any(_HELPER.search(word) for word in words) and _has_cuda_sources(project)
+
+
+def _without_comments(path: Path) -> str:
+    try:
+        return re.sub("#.*", "", path.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return ""
 
 
 def _scripts(project: Path) -> Iterator[str]:

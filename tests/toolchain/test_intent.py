@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import pytest
 
-from safe_ext_build.toolchain.intent import asks_for_cuda
+from safe_ext_build.toolchain.intent import asks_for_cuda, has_script
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HELPER = "from torch.utils import cpp_extension\n"
@@ -79,6 +79,26 @@ def test_relative_imports_are_followed(tmp_path: Path, line: str) -> None:
 def test_modules_that_import_each_other(tmp_path: Path) -> None:
     modules = {"a.py": "import b\n", "b.py": "import a, setup\n"}
     assert not asks_for_cuda(project(tmp_path, "import a\n", modules))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "asks"),
+    [
+        ("CMakeLists.txt", "project(kernels LANGUAGES CXX CUDA)", True),
+        ("CMakeLists.txt", "enable_language( CUDA )", True),
+        ("CMakeLists.txt", "find_package(CUDAToolkit REQUIRED)", True),
+        ("CMakeLists.txt", "project(kernels LANGUAGES CXX)  # no CUDA\nset(WITH_CUDA OFF)", False),
+        ("CMakeLists.txt", "project(cuda_tools CXX)", False),
+        ("meson.build", "project('kernels', 'cpp', 'cuda')", True),
+        ("meson.build", "import('unstable-cuda')", True),
+        ("meson.build", "project('kernels', 'cpp')  # 'cuda'", False),
+    ],
+)
+def test_other_build_scripts(tmp_path: Path, name: str, text: str, asks: bool) -> None:
+    assert not has_script(tmp_path)
+    (tmp_path / name).write_text(text)
+    assert has_script(tmp_path)
+    assert asks_for_cuda(tmp_path) is asks
 
 
 @pytest.mark.parametrize(("source", "asks"), [("csrc/deep/a.cu", True), ("build/a.cu", False), (".v/a.cu", False)])
