@@ -117,7 +117,7 @@ def find_cuda(settings: Settings, torch: Torch, environ: Mapping[str, str], cach
 
     found = _discover(settings, torch, facts, environ)
     insists = settings.cuda.provision == "always" and wheels.requirements(facts)
-    if not found.found and not insists and not any(one.candidate.required for one in found.rejected):
+    if not found.found and not insists and not _is_refused(found):
         return None
     source = settings.source("cuda.archs")
     wanted = archs.normalise_archs(settings.cuda.archs or "", source)
@@ -152,7 +152,7 @@ def compiler_requirements(settings: Settings, torch: Torch, environ: Mapping[str
         return () if named else wanted
     found = _discover(settings, torch, facts, environ)
     # A toolkit that was named and does not fit is an error when it is to be used, and not replaced in silence.
-    if any(one.explicit for one in found.found) or any(one.candidate.required for one in found.rejected):
+    if any(one.explicit for one in found.found) or _is_refused(found):
         return ()
     try:
         return wanted if _choose(settings, torch, facts, found, ()).toolkit.lacks else ()
@@ -183,11 +183,16 @@ def _discover(settings: Settings, torch: Torch, facts: TorchFacts, environ: Mapp
     return replace(found, found=tuple(probed))
 
 
+def _is_refused(found: Discovery) -> bool:
+    """Whether `cuda.home` names a place without a compiler, which is an error whatever else there is."""
+    return any(one.candidate.required for one in found.rejected)
+
+
 def _choose(settings: Settings, torch: Torch, facts: TorchFacts, found: Discovery, archs: Sequence[str]) -> Choice:
     from . import rank, wheels
 
     offered, line = found.found, ""
-    if settings.cuda.provision == "always" and wheels.requirements(facts):
+    if settings.cuda.provision == "always" and wheels.requirements(facts) and not _is_refused(found):
         offered, line = _provisioned(settings, torch, offered)
     install = torch.how_to_install()
     choice = rank.choose(facts.cuda or "", offered, found.rejected, settings.cuda.mismatch, archs, install)

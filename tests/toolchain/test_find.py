@@ -150,6 +150,12 @@ def test_always_says_what_to_install_where_nobody_has(place: Place) -> None:
     )
 
 
+def test_always_does_not_hide_a_mistake(place: Place) -> None:
+    place.fetch()
+    with pytest.raises(ToolkitError, match=r"^-C cuda.home is .*, which has no bin/nvcc: not a CUDA toolkit"):
+        place.taken(provision="always", home=str(place.root / "target"))
+
+
 def test_what_was_named_is_not_replaced(place: Place) -> None:
     environ = {"CUDA_HOME": str(place.toolkit("12.8"))}
     assert place.asked(environ=environ) == ()
