@@ -21,7 +21,6 @@ GET_CUDA_TORCH = (
     "(python -m pip install torch --index-url https://download.pytorch.org/whl/cu130, for CUDA 13.0), "
     "then build again."
 )
-GET_COMPILER = "Install the CUDA toolkit of that version, or name one with CUDA_HOME."
 # What a failure says when a CUDA extension meets a torch or a machine without CUDA.
 _ABOUT_CUDA = re.compile(r"CUDA|nvcc|'NoneType' and 'str'|NoneType.*(path|join)", re.IGNORECASE)
 
@@ -36,7 +35,8 @@ def unmet(source: str, torch: Torch, cuda: Cuda | None) -> SafeExtBuildError | N
         return TorchError(f"{source} asks for CUDA, and {where} is no CUDA build", hint=GET_CUDA_TORCH)
     if cuda is None:
         return ToolkitError(
-            f"{source} asks for CUDA, and no CUDA compiler was found for {facts.describe()}", hint=GET_COMPILER
+            f"{source} asks for CUDA, and no CUDA compiler was found for {facts.describe()}",
+            hint=torch.how_to_install(),
         )
     return None
 
@@ -45,9 +45,15 @@ def afterthought(failure: str, torch: Torch | None, cuda: Cuda | None) -> str:
     """What may be behind a failure that did not explain itself; may be empty."""
     if torch and torch.source.kind == "none":
         return f"{torch.source.line}\n{GET_TORCH}" if "torch" in failure.lower() else ""
-    if torch is None or torch.facts is None or cuda is not None:
+    if torch is None or torch.facts is None:
         return ""
-    return NO_COMPILER if torch.facts.cuda else _no_cuda(failure, torch.facts)
+    if not torch.facts.cuda:
+        return _no_cuda(failure, torch.facts)
+    if cuda is None:
+        return f"{NO_COMPILER}\n{torch.how_to_install()}"
+    from .toolchain import rank
+
+    return rank.foreign_hint(cuda.build, torch.facts.cuda)
 
 
 def _no_cuda(failure: str, facts: TorchFacts) -> str:

@@ -26,7 +26,8 @@ __all__ = [
 
 
 def get_requires_for_build_wheel(config_settings: ConfigSettings = None) -> list[str]:
-    return [*_get_requires("get_requires_for_build_wheel", config_settings), *_undeclared(Path.cwd())]
+    requires = _get_requires("get_requires_for_build_wheel", config_settings, compiles=True)
+    return [*requires, *_undeclared(Path.cwd())]
 
 
 def get_requires_for_build_sdist(config_settings: ConfigSettings = None) -> list[str]:
@@ -54,7 +55,8 @@ def build_sdist(sdist_directory: str, config_settings: ConfigSettings = None) ->
 
 
 def _get_requires_for_build_editable(config_settings: ConfigSettings = None) -> list[str]:
-    return [*_get_requires("get_requires_for_build_editable", config_settings), *_undeclared(Path.cwd())]
+    requires = _get_requires("get_requires_for_build_editable", config_settings, compiles=True)
+    return [*requires, *_undeclared(Path.cwd())]
 
 
 def _prepare_metadata_for_build_editable(metadata_directory: str, config_settings: ConfigSettings = None) -> str:
@@ -85,15 +87,28 @@ def __getattr__(name: str) -> Callable[..., Any]:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _get_requires(hook: str, config_settings: ConfigSettings) -> list[str]:
+def _get_requires(hook: str, config_settings: ConfigSettings, compiles: bool = False) -> list[str]:
     """setuptools would run setup.py to learn of `setup_requires`, which hardly any project has any more."""
     settings, rest = _load(config_settings)
+    compiler = _compiler_requirements(settings) if compiles else []
     if not _mentions_setup_requires(Path.cwd()) or not _torch_is_there(settings):
-        return []
+        return compiler
     from . import driver
 
     result: list[str] = driver.run(driver.Task(hook, {"config_settings": rest}), settings)
-    return result
+    return [*result, *compiler]
+
+
+def _compiler_requirements(settings: Settings) -> list[str]:
+    """The wheels of a CUDA compiler, where the project asks for one and no toolkit here will do."""
+    from .toolchain.intent import asks_for_cuda, has_script
+
+    asks = has_script if settings.cuda.provision == "always" else asks_for_cuda
+    if not asks(Path.cwd()):
+        return []
+    from . import driver
+
+    return driver.compiler_requirements(settings)
 
 
 def _run(hook: str, config_settings: ConfigSettings, compiles: bool = False, **arguments: Any) -> str:

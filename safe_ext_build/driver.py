@@ -93,6 +93,26 @@ def _mind(settings: Settings, torch: Torch | None, cuda: Cuda | None) -> None:
         raise error
 
 
+def compiler_requirements(settings: Settings) -> list[str]:
+    """What the frontend is to install for a project that asks for CUDA; a line says so.
+
+    A mistake is no matter here: who only wants metadata needs no compiler, and a build will tell.
+    """
+    if settings.cuda.provision == "never" or not _is_linux():
+        return []
+    try:
+        torch = find.find_torch(settings, os.getppid(), os.environ)
+        wanted = find.compiler_requirements(settings, torch, os.environ)
+    except SafeExtBuildError:
+        return []
+    if wanted and torch.facts:
+        why = f"no toolkit here is one for {torch.facts.describe()}"
+        if settings.cuda.provision == "always":
+            why = f'{settings.source("cuda.provision")} is "always", for {torch.facts.describe()}'
+        ui.say(f"{why}: the build environment is to get {', '.join(wanted)}")
+    return list(wanted)
+
+
 def _torch_line(torch: Torch | None) -> str:
     """Which torch, and why; that there is none is worth saying only to who has asked for it."""
     if torch is None or (torch.source.kind == "none" and "torch" not in _setup_script()):
@@ -121,7 +141,9 @@ def _find_cuda(task: Task, settings: Settings, torch: Torch) -> Cuda | None:
             raise
         return None  # metadata and source distributions need no compiler
     if cuda is None and task.compiles and torch.facts and torch.facts.cuda:
-        ui.warn(f"{torch.facts.describe()}: {advice.NO_COMPILER}")
+        looked_at = find.what_there_is(settings, torch, os.environ)
+        what = f"{advice.NO_COMPILER} (looked at: {looked_at})" if looked_at else advice.NO_COMPILER
+        ui.warn(f"{torch.facts.describe()}: {what}; to have one: {torch.how_to_install()}")
     return cuda
 
 

@@ -163,6 +163,13 @@ class CudaSettings:
     version. `minor`: another minor version is used, with a line that says so, when there is no exact match.
     `any`: another major version, too."""
 
+    provision: Literal["auto", "never", "always"] = "auto"
+    """Whether the frontend is asked to install the compiler into the build environment, as wheels of exactly
+    torch's CUDA version (some 100 MB; torch for CUDA 13 or later). `auto`: for a project that asks for CUDA,
+    when no toolkit of the machine is within `cuda.mismatch`. `never`: the toolkits of the machine only.
+    `always`: also when one of the machine matches, so that every machine compiles with the same; then only
+    `cuda.home` is stronger, and `CUDA_HOME` is not."""
+
 
 @dataclass(frozen=True)
 class TorchSettings:

@@ -15,7 +15,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from .cuda import EXTRA_HEADERS, HEADERS, THRUST, Toolkit
@@ -47,11 +47,31 @@ def complete(toolkit: Toolkit, torch: TorchFacts, cache: Path, *, volatile: Sequ
     Files below the directories `volatile` (an isolated build environment) are going to be deleted: they
     are hard-linked or copied, where others are linked by name.
     """
+    if toolkit.is_wheels and _is_volatile(toolkit.home, volatile) and not _is_volatile(torch.package, volatile):
+        toolkit = _keep(toolkit, cache)
     plan = layout(toolkit, torch)
-    copied = {name for name, source in plan.items() if any(_below(source, root) for root in volatile)}
+    copied = {name for name, source in plan.items() if _is_volatile(source, volatile)}
     if not copied and not (toolkit.missing and _fills(toolkit, plan)):
         return toolkit.home
-    home = cache / "toolkits" / _key(toolkit, torch, plan, copied)
+    return _put(cache / "toolkits" / _key(toolkit, torch.version, plan, copied), plan, copied)
+
+
+def _keep(toolkit: Toolkit, cache: Path) -> Toolkit:
+    """A copy of fetched wheels in the cache: one for all environments, of which each links to its own torch."""
+    plan = {str(path.relative_to(toolkit.home)): path for path in toolkit.home.rglob("*") if path.is_file()}
+    home = _put(cache / "toolkits" / f"wheels-{_key(toolkit, '', plan, set(plan))}", plan, set(plan))
+    lib = home / toolkit.lib.relative_to(toolkit.home) if toolkit.lib else None
+    return replace(
+        toolkit,
+        home=home,
+        nvcc=home / toolkit.nvcc.relative_to(toolkit.home),
+        include=home / toolkit.include.relative_to(toolkit.home),
+        lib=lib,
+    )
+
+
+def _put(home: Path, plan: Layout, copied: set[str]) -> Path:
+    """Have a directory that is what the plan says."""
     if not is_whole(home, plan, copied):
         home.parent.mkdir(parents=True, exist_ok=True)
         with _locked(home.parent):
@@ -175,9 +195,9 @@ def _has_header(plan: Layout, path: str) -> bool:
 # On disk
 
 
-def _key(toolkit: Toolkit, torch: TorchFacts, plan: Layout, copied: set[str]) -> str:
+def _key(toolkit: Toolkit, torch: str, plan: Layout, copied: set[str]) -> str:
     """Changes with every part. What is copied comes from a place whose name changes each time."""
-    digest = hashlib.sha256(f"{toolkit.build}\0{torch.version}\0".encode())
+    digest = hashlib.sha256(f"{toolkit.build}\0{torch}\0".encode())
     for name, source in sorted(plan.items()):
         identity = str(_size(source)) if name in copied else str(source)
         digest.update(f"{name}\0{identity}\0".encode(errors="surrogateescape"))
@@ -191,8 +211,9 @@ def _size(path: Path) -> int:
     return path.stat().st_size
 
 
-def _below(path: Path, root: Path) -> bool:
-    return path.is_absolute() and (path.is_relative_to(root) or path.is_relative_to(root.resolve()))
+def _is_volatile(path: Path, volatile: Sequence[Path]) -> bool:
+    roots = [place for root in volatile for place in (root, root.resolve())]
+    return path.is_absolute() and any(path.is_relative_to(root) for root in roots)
 
 
 def is_whole(home: Path, plan: Mapping[str, Path], copied: set[str]) -> bool:

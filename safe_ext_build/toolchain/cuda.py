@@ -15,6 +15,8 @@ from pathlib import Path
 
 from safe_ext_build.errors import ToolkitError
 
+from .wheels import mixture
+
 PROBE_TIMEOUT = 20.0
 """Seconds after which an nvcc (often a wrapper script) that says nothing is given up."""
 
@@ -24,6 +26,10 @@ THRUST = "thrust/complex.h"
 """The header of CCCL that torch includes; it lies in include/, or from CUDA 13 on in include/cccl."""
 EXTRA_HEADERS = ("curand_kernel.h", "cufft.h", "nvrtc.h")
 """Headers that some torch headers include, and extensions often do."""
+
+WHEELS = "wheels"
+"""The origin of toolkits that lie in a Python environment."""
+RUNTIME_ONLY = "has no bin/nvcc: a runtime-only CUDA"
 
 _ENVIRONMENT = ("CUDA_HOME", "CUDA_PATH")
 _MODULES = (
@@ -46,6 +52,8 @@ _HPC_SDK = "opt/nvidia/hpc_sdk/Linux_*/*/cuda/[0-9]*"
 _TARGETS = {"x86_64": ("x86_64-linux",), "aarch64": ("sbsa-linux", "aarch64-linux")}
 _RELEASE = re.compile(r"release (\d+)\.(\d+)(?:, (V[\d.]+))?")
 _VARIABLE = re.compile(r"^#\$ (TOP|_HERE_)=(.*)$", re.MULTILINE)
+_WHEELS_HOME = re.compile(r"cu\d+")
+_DRIVER = re.compile(r"CUDA (?:UMD )?Version\s*: *(\d+)\.(\d+)")
 _ARCH = re.compile(r"compute_(\d+)")
 _QUOTES = "\"'"
 
@@ -81,6 +89,8 @@ class Toolkit:
     """Where its libraries really are."""
     missing: tuple[str, ...] = ()
     """What torch looks for under `home` and would not find."""
+    lacks: tuple[str, ...] = ()
+    """What of that not even torch's own wheels have: it cannot be completed."""
     archs: tuple[str, ...] = ()
     """What nvcc compiles for, such as `("75", "80")`; empty if this nvcc cannot tell."""
     explicit: bool = False
@@ -96,6 +106,11 @@ class Toolkit:
     def is_system(self) -> bool:
         """Whether it is spread over a system prefix, whose headers and libraries are not all CUDA's."""
         return self.bin != self.home / "bin"
+
+    @property
+    def is_wheels(self) -> bool:
+        """Whether it was installed as wheels, into a Python environment."""
+        return self.home.parent.name == "nvidia" and _WHEELS_HOME.fullmatch(self.home.name) is not None
 
     def describe(self) -> str:
         return f"CUDA {self.version[0]}.{self.version[1]} in {self.home} ({self.origin})"
@@ -158,12 +173,13 @@ def _without_bin(path: Path) -> Path:
 
 def _unusable(value: str, source: str, what: str) -> ToolkitError:
     instead = "write the directory that has bin/nvcc, such as /usr/local/cuda-13.0"
-    if _is_variable(source):
+    if is_variable(source):
         instead = f"unset {_first(source)} to have the toolkit found, or {instead}"
     return ToolkitError(f"{source} is {value!r}, which {what}", hint=instead)
 
 
-def _is_variable(source: str) -> bool:
+def is_variable(source: str) -> bool:
+    """Whether a toolkit was named by a variable of the shell, and not for this project."""
     return _first(source) in _ENVIRONMENT
 
 
@@ -178,14 +194,15 @@ def find_candidates(
     environ: Mapping[str, str],
     root: Path = Path("/"),
     site_dirs: Sequence[Path] = (),
+    prefixes: Sequence[Path] = (),
 ) -> list[Candidate]:
     """All places where a toolkit may be, in order of trust, each once.
 
-    `explicit` is the setting `cuda.home`, `root` the root of the system's own places, and `site_dirs` are
-    the site directories whose wheels count.
+    `explicit` is the setting `cuda.home`, `root` the root of the system's own places, `site_dirs` are the
+    site directories whose wheels count, and `prefixes` environments, of conda perhaps, active or not.
     """
     named, _ = _named(explicit, explicit_source, environ)
-    return _unique([*named, *_implicit(environ, root, site_dirs)])
+    return _unique([*named, *_implicit(environ, root, site_dirs, prefixes)])
 
 
 def _named(
@@ -200,28 +217,33 @@ def _named(
         try:
             home, line = clean_cuda_home(value, source)
         except ToolkitError as error:
-            if not _is_variable(source):
+            if not is_variable(source):
                 raise
             home, line = None, f"{error}: not used"  # often a stale line in a shell's start-up file
         lines += [line] if line else []
         if home is not None:
-            return [Candidate(str(home), source, explicit=True, required=not _is_variable(source))], lines
+            return [Candidate(str(home), source, explicit=True, required=not is_variable(source))], lines
     return [], lines
 
 
-def _implicit(environ: Mapping[str, str], root: Path, site_dirs: Sequence[Path]) -> Iterator[Candidate]:
+def _implicit(
+    environ: Mapping[str, str], root: Path, site_dirs: Sequence[Path], prefixes: Sequence[Path]
+) -> Iterator[Candidate]:
     yield from _on_path(environ)
     for pattern in _SYSTEM:
         yield from _matching(root, pattern)
     if environ.get("CONDA_PREFIX"):
         yield Candidate(environ["CONDA_PREFIX"], "CONDA_PREFIX")
+    for prefix in prefixes:
+        if (prefix / "bin" / "nvcc").exists():
+            yield Candidate(str(prefix), "the environment of torch")
     yield from _matching(root, _HPC_SDK)
     for name in _MODULES:
         if environ.get(name) and Path(environ[name]).is_dir():
             yield Candidate(environ[name], name)
     for site in site_dirs:
         for home in _newest_first((site / "nvidia").glob("cu[0-9]*")):
-            yield Candidate(str(home), "wheels")
+            yield Candidate(str(home), WHEELS)
 
 
 def _on_path(environ: Mapping[str, str]) -> Iterator[Candidate]:
@@ -266,10 +288,11 @@ def discover(
     environ: Mapping[str, str],
     root: Path = Path("/"),
     site_dirs: Sequence[Path] = (),
+    prefixes: Sequence[Path] = (),
 ) -> Discovery:
     """Find and probe all candidates, several at a time; each toolkit appears once."""
     named, lines = _named(explicit, explicit_source, environ)
-    candidates = _unique([*named, *_implicit(environ, root, site_dirs)])
+    candidates = _unique([*named, *_implicit(environ, root, site_dirs, prefixes)])
     with ThreadPoolExecutor(max_workers=8) as pool:
         results = list(pool.map(lambda candidate: probe(candidate, environ), candidates))
     found: dict[Path, Toolkit] = {}
@@ -285,8 +308,9 @@ def probe(candidate: Candidate, environ: Mapping[str, str] | None = None) -> Too
     path = Path(candidate.path)
     nvcc = path if path.is_file() else path / "bin" / "nvcc"
     if not nvcc.exists():
-        what = "a runtime-only CUDA" if _has_cuda(path) else "not a CUDA toolkit"
-        return Rejected(candidate, f"has no bin/nvcc: {what}")
+        return Rejected(candidate, RUNTIME_ONLY if _has_cuda(path) else "has no bin/nvcc: not a CUDA toolkit")
+    if candidate.origin == WHEELS and (mixed := mixture(path)):
+        return Rejected(candidate, f"has wheels of several versions, which do not fit each other: {mixed}")
     try:
         return _probe_nvcc(candidate, nvcc, _quiet(os.environ if environ is None else environ))
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
@@ -452,3 +476,13 @@ def gpus(environ: Mapping[str, str] | None = None) -> list[str]:
         return []
     found = re.findall(r"^\s*(\d+\.\d+)\s*$", output, re.MULTILINE) if code == 0 else []
     return sorted(set(found), key=lambda capability: [int(part) for part in capability.split(".")])
+
+
+def driver_cuda(environ: Mapping[str, str] | None = None) -> tuple[int, int] | None:
+    """The newest CUDA that the driver here knows, from its own tool; None without one that says."""
+    try:
+        _, output = run_tool(["nvidia-smi"], os.environ if environ is None else environ, timeout=5)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    said = _DRIVER.search(output)
+    return (int(said[1]), int(said[2])) if said else None

@@ -28,22 +28,24 @@ def choose(
     rejected: Sequence[Rejected],
     mismatch: Mismatch,
     archs: Sequence[str],
+    install: str = "",
 ) -> Choice:
     """Choose the toolkit for a torch built with CUDA `torch_cuda`.
 
     `found` and `rejected` stand in order of trust; `archs` are the wanted architectures (`8.6+PTX`). What
-    the user named wins over all others, and is an error if it does not fit.
+    the user named wins over all others, and is an error if it does not fit. `install` is how a fitting one
+    is installed, for that error.
     """
     wanted = _version(torch_cuda)
     refused = next((one for one in rejected if one.candidate.required), None)
     if refused is not None:
         what = f"{refused.candidate.origin} is {refused.candidate.path}, which {refused.reason}"
-        raise ToolkitError(what, hint=_help(wanted, found, mismatch, None))
+        raise ToolkitError(what, hint=_help(wanted, found, mismatch, None, install))
     named_toolkit = next((toolkit for toolkit in found if toolkit.explicit), None)
     pool = [named_toolkit] if named_toolkit else list(found)
     fitting = [toolkit for toolkit in pool if _fits(toolkit.version, wanted, mismatch)]
     if not fitting:
-        raise _no_match(wanted, found, rejected, mismatch, named_toolkit)
+        raise _no_match(wanted, found, rejected, mismatch, named_toolkit, install)
     best = min(fitting, key=lambda toolkit: _badness(toolkit, wanted, archs))
     return Choice(best, _line(best, wanted, rejected))
 
@@ -70,6 +72,7 @@ def _badness(toolkit: Toolkit, wanted: tuple[int, int], archs: Sequence[str]) ->
         toolkit.version > wanted,
         abs(toolkit.version[0] - wanted[0]),
         abs(toolkit.version[1] - wanted[1]),
+        bool(toolkit.lacks),
         bool(toolkit.missing),
     )
 
@@ -104,6 +107,7 @@ def _no_match(
     rejected: Sequence[Rejected],
     mismatch: Mismatch,
     named: Toolkit | None,
+    install: str,
 ) -> ToolkitError:
     looked_at = [f"\n  {toolkit.describe()}: {_verdict(toolkit, wanted, named)}" for toolkit in found]
     looked_at += [f"\n  {one.candidate.path} ({one.candidate.origin}): {one.reason}" for one in rejected]
@@ -111,7 +115,7 @@ def _no_match(
     if named is not None:
         what = f"{named.describe()} does not fit torch's CUDA {_text(wanted)} (cuda.mismatch is {mismatch!r})"
     tail = f"; looked at:{''.join(looked_at)}" if looked_at else _NOWHERE
-    return ToolkitError(what + tail, hint=_help(wanted, found, mismatch, named))
+    return ToolkitError(what + tail, hint=_help(wanted, found, mismatch, named, install))
 
 
 _NOWHERE = "; there is none on PATH, under /usr/local, /opt or /usr/lib, in conda, or among the wheels"
@@ -123,7 +127,9 @@ def _verdict(toolkit: Toolkit, wanted: tuple[int, int], named: Toolkit | None) -
     return "another minor version" if toolkit.version[0] == wanted[0] else "another major version"
 
 
-def _help(wanted: tuple[int, int], found: Sequence[Toolkit], mismatch: Mismatch, named: Toolkit | None) -> str:
+def _help(
+    wanted: tuple[int, int], found: Sequence[Toolkit], mismatch: Mismatch, named: Toolkit | None, install: str
+) -> str:
     """The ways out, the cheapest first: a variable, a package, a looser setting."""
     others = [one for one in found if one is not named and _fits(one.version, wanted, mismatch)]
     ways = []
@@ -132,7 +138,8 @@ def _help(wanted: tuple[int, int], found: Sequence[Toolkit], mismatch: Mismatch,
         fits = f"{best.home} is CUDA {_text(best.version)}, and fits"
         ways.append(f"{fits}: name that, or name none to have it found")
     else:
-        ways += [_install(wanted), "a toolkit in another place is named by CUDA_HOME=/its/directory"]
+        ways += [install] if install else []
+        ways += ["a toolkit in another place is named by CUDA_HOME=/its/directory"]
     same_major = any(one.version[0] == wanted[0] for one in found)
     if found and mismatch != "any":
         looser = "minor" if mismatch == "exact" and same_major else "any"
@@ -141,10 +148,33 @@ def _help(wanted: tuple[int, int], found: Sequence[Toolkit], mismatch: Mismatch,
     return "\n".join(ways)
 
 
-def _install(wanted: tuple[int, int]) -> str:
-    major, minor = wanted
-    system = f"cuda-toolkit-{major}-{minor} from NVIDIA's package repository"
-    if major >= 13:
-        return f'pip install "cuda-toolkit[nvcc,cccl]=={major}.{minor}.*", or install {system}'
-    conda = f"conda install -c nvidia cuda-toolkit={major}.{minor}"
-    return f"install {system}, or {conda} (the wheels of CUDA {major} have no nvcc)"
+def lacking_line(toolkit: Toolkit, install: str) -> str:
+    """What is to be said of a toolkit that cannot be completed; empty if it can."""
+    if not toolkit.lacks:
+        return ""
+    what = f"{toolkit.describe()} lacks {', '.join(toolkit.lacks)}, and so do torch's wheels"
+    return f"{what}: a source that includes torch's CUDA headers will not compile; {install}"
+
+
+def driver_line(version: tuple[int, int], driver: tuple[int, int] | None) -> str:
+    """What is to be said of a toolkit that is newer than the driver here; empty if it is not."""
+    if driver is None or version <= driver:
+        return ""
+    what = f"CUDA {_text(version)} is newer than the driver here, which knows CUDA {_text(driver)}"
+    if version[0] != driver[0]:
+        return f"{what}: the result will not run on this machine until the driver is updated"
+    return f"{what}: code compiled for these GPUs runs, PTX (+PTX in the list of architectures) does not"
+
+
+def foreign_hint(build: str, torch_cuda: str) -> str:
+    """What may be behind a failure with the nvcc `build` ("V14.0.88"); empty if it is of torch's major version.
+
+    torch's own check ends with `(%s) mismatches ... (%s)`, and names neither.
+    """
+    ours = build.removeprefix("V").partition(".")[0]
+    if ours == torch_cuda.partition(".")[0]:
+        return ""
+    return (
+        f"nvcc is of CUDA {ours} and torch of CUDA {torch_cuda}, as cuda.mismatch allows; "
+        "torch's BuildExtension refuses another major version"
+    )

@@ -90,3 +90,11 @@ hip: Optional[str] = None
 """
     (package / "version.py").write_text(text)
     return package
+
+
+def metadata(site: Path, name: str, version: str, *requires: str) -> Path:
+    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {one}" for one in requires)]
+    (info / "METADATA").write_text("\n".join(["Metadata-Version: 2.1", *lines, "", "About it.\n"]))
+    return info

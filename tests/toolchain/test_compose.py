@@ -193,6 +193,21 @@ def test_a_whole_toolkit_that_will_be_deleted_is_kept(tmp_path: Path, torch: Tor
     assert toolkit_of(home).missing == ()
 
 
+def test_fetched_wheels_are_kept_once_for_all_environments(tmp_path: Path, torch: TorchFacts) -> None:
+    cache, homes = tmp_path / "cache", []
+    for number, facts in enumerate((torch, read_torch(fakes.torch(tmp_path / "other")))):
+        isolated = tmp_path / f"isolated-{number}"
+        fetched = fakes.toolkit(isolated / "site" / "nvidia" / "cu13", lib="lib")
+        homes.append(complete(toolkit_of(fetched), facts, cache, volatile=[isolated]))
+        shutil.rmtree(isolated)
+    first, second = homes
+    assert (first / "bin" / "nvcc").samefile(second / "bin" / "nvcc")
+    assert (first / "lib64" / "libcudart.so").samefile(second / "lib64" / "libcudart.so.13")
+    assert os.access(first / "bin" / "nvcc", os.X_OK)
+    assert (first / "include" / "cudnn.h").exists() and not (second / "include" / "cudnn.h").exists()
+    assert toolkit_of(first).missing == ()
+
+
 def test_many_builds_at_once(tmp_path: Path, torch: TorchFacts, compiler_only: Toolkit) -> None:
     cache = tmp_path / "cache"
     with ThreadPoolExecutor(8) as pool:

@@ -302,6 +302,34 @@ def test_gpus(tmp_path: Path, body: str, visible: dict[str, str], expected: list
     assert cuda.gpus({"PATH": f"{tmp_path}:{SYSTEM_PATH}", **visible}) == expected
 
 
+@pytest.mark.parametrize(
+    ("banner", "expected"),
+    [
+        ("| NVIDIA-SMI 570.86.10   Driver Version: 570.86.10   CUDA Version: 12.8     |", (12, 8)),
+        ("| NVIDIA-SMI 610.57.04   KMD Version: 610.57.04   CUDA UMD Version: 13.3    |", (13, 3)),
+        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", None),
+    ],
+)
+def test_the_cuda_of_the_driver(tmp_path: Path, banner: str, expected: tuple[int, int] | None) -> None:
+    fakes.script(tmp_path / "nvidia-smi", f'echo "{banner}"')
+    assert cuda.driver_cuda({"PATH": f"{tmp_path}:{SYSTEM_PATH}"}) == expected
+
+
+def test_wheels_of_several_versions_are_no_toolkit(tmp_path: Path) -> None:
+    home = fakes.toolkit(tmp_path / "nvidia" / "cu13", "13.5", lib="lib")
+    candidate = Candidate(str(home), "wheels")
+    fakes.metadata(tmp_path, "nvidia-cuda-nvcc", "13.5.17")
+    fakes.metadata(tmp_path, "nvidia-nvvm", "13.5.17")
+    assert found(candidate).is_wheels
+    fakes.metadata(tmp_path, "nvidia-cuda-runtime", "13.0.96")
+    result = probe(candidate)
+    assert isinstance(result, Rejected)
+    assert result.reason == (
+        "has wheels of several versions, which do not fit each other: "
+        "nvidia-cuda-nvcc 13.5, nvidia-cuda-runtime 13.0, nvidia-nvvm 13.5"
+    )
+
+
 def test_no_driver_no_gpus(tmp_path: Path) -> None:
     assert cuda.gpus({"PATH": str(tmp_path)}) == []
 

@@ -7,7 +7,7 @@ import pytest
 
 from safe_ext_build.errors import ToolkitError
 from safe_ext_build.toolchain.cuda import Candidate, Rejected, Toolkit
-from safe_ext_build.toolchain.rank import Mismatch, choose, knows
+from safe_ext_build.toolchain.rank import Mismatch, choose, driver_line, foreign_hint, knows, lacking_line
 
 
 def toolkit(version: str, *archs: str, **changes: object) -> Toolkit:
@@ -124,7 +124,7 @@ def test_no_match_lists_every_candidate() -> None:
         Rejected(Candidate("/usr/bin/nvcc", "nvcc on PATH"), "nvcc does not answer within 20 s"),
     ]
     with pytest.raises(ToolkitError) as caught:
-        choose("13.0", [toolkit("13.1"), toolkit("11.8")], rejected, "exact", ())
+        choose("13.0", [toolkit("13.1"), toolkit("11.8")], rejected, "exact", (), install="install it")
     assert str(caught.value) == (
         "no CUDA toolkit fits torch's CUDA 13.0 (cuda.mismatch is 'exact'); looked at:\n"
         "  CUDA 13.1 in /opt/cuda-13.1 (/opt/cuda-*): another minor version\n"
@@ -133,10 +133,7 @@ def test_no_match_lists_every_candidate() -> None:
         "  /usr/bin/nvcc (nvcc on PATH): nvcc does not answer within 20 s"
     )
     assert caught.value.hint.splitlines() == [
-        (
-            'pip install "cuda-toolkit[nvcc,cccl]==13.0.*", '
-            "or install cuda-toolkit-13-0 from NVIDIA's package repository"
-        ),
+        "install it",
         "a toolkit in another place is named by CUDA_HOME=/its/directory",
         'cuda.mismatch = "minor" takes what was found',
     ]
@@ -145,12 +142,9 @@ def test_no_match_lists_every_candidate() -> None:
 @pytest.mark.parametrize("mismatch", ["exact", "minor", "any"])
 def test_nothing_anywhere(mismatch: Mismatch) -> None:
     with pytest.raises(ToolkitError, match="there is none on PATH, under /usr/local") as caught:
-        choose("12.8", [], [], mismatch, ())
+        choose("12.8", [], [], mismatch, (), install="install it")
     assert caught.value.hint.splitlines() == [
-        (
-            "install cuda-toolkit-12-8 from NVIDIA's package repository, or conda install -c nvidia "
-            "cuda-toolkit=12.8 (the wheels of CUDA 12 have no nvcc)"
-        ),
+        "install it",
         "a toolkit in another place is named by CUDA_HOME=/its/directory",
     ]
 
@@ -161,6 +155,54 @@ def test_another_major_version_is_offered_with_its_risk() -> None:
     assert caught.value.hint.splitlines()[-1] == (
         'cuda.mismatch = "any" takes what was found, at the risk of what is built failing at run time'
     )
+
+
+def test_one_that_can_be_completed_comes_before_one_that_cannot() -> None:
+    part = toolkit("13.0", missing=("thrust/complex.h",), lacks=("thrust/complex.h",))
+    wheels = toolkit("13.0", origin="wheels", missing=("lib64", "cusparse.h"))
+    assert choose("13.0", [part, wheels], (), "exact", ()).toolkit is wheels
+    assert choose("13.0", [part, toolkit("13.1")], (), "minor", ()).toolkit is part, "the version comes first"
+    assert lacking_line(part, "install it") == (
+        "CUDA 13.0 in /opt/cuda-13.0 (/opt/cuda-*) lacks thrust/complex.h, and so do torch's wheels: "
+        "a source that includes torch's CUDA headers will not compile; install it"
+    )
+    assert lacking_line(wheels, "install it") == ""
+
+
+@pytest.mark.parametrize(
+    ("version", "driver", "line"),
+    [
+        ((13, 0), None, ""),
+        ((13, 0), (13, 0), ""),
+        ((12, 8), (13, 0), ""),
+        (
+            (13, 1),
+            (13, 0),
+            (
+                "CUDA 13.1 is newer than the driver here, which knows CUDA 13.0: code compiled for these GPUs "
+                "runs, PTX (+PTX in the list of architectures) does not"
+            ),
+        ),
+        (
+            (13, 0),
+            (12, 8),
+            (
+                "CUDA 13.0 is newer than the driver here, which knows CUDA 12.8: the result will not run on this "
+                "machine until the driver is updated"
+            ),
+        ),
+    ],
+)
+def test_a_driver_older_than_nvcc(version: tuple[int, int], driver: tuple[int, int] | None, line: str) -> None:
+    assert driver_line(version, driver) == line
+
+
+def test_torch_does_not_say_which_versions_it_refuses() -> None:
+    assert foreign_hint("V14.0.88", "13.0") == (
+        "nvcc is of CUDA 14 and torch of CUDA 13.0, as cuda.mismatch allows; "
+        "torch's BuildExtension refuses another major version"
+    )
+    assert foreign_hint("V13.1.80", "13.0") == ""
 
 
 def test_a_torch_with_a_strange_cuda() -> None:
