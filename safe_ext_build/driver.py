@@ -9,37 +9,46 @@ from pathlib import Path
 from typing import Any
 
 from . import plan, ui
-from .errors import BuildFailed, SafeExtBuildError, ToolkitError
+from .errors import BuildFailed, CompileFailed, HookMissing, SafeExtBuildError, ToolkitError
 from .machine import read_machine
 from .plan import BuildPlan
 from .settings import Settings
 from .toolchain import find
 from .toolchain.find import Cuda, Torch
 
+# What may name torch in a project.
+_BUILD_FILES = ("setup.py", "CMakeLists.txt", "meson.build")
 NO_COMPILER = "no CUDA compiler was found, so only what needs none can be built"
 
 
 @dataclass(frozen=True)
 class Task:
-    """A hook of the inner backend. `compiles`: it builds, so the toolkit matters and the plan is worth saying."""
+    """A hook of the inner backend. `compiles`: it builds, so the toolkit matters and the plan is worth saying.
+    `optional`: a backend may do without it, and the result is then None."""
 
     hook: str
     arguments: dict[str, Any]
     compiles: bool = False
+    optional: bool = False
 
 
 def run(task: Task, settings: Settings) -> Any:
     """Run a hook behind the one error boundary: an expected error is shown, and ends the process with 1."""
     try:
         return _run(task, settings)
+    except HookMissing as error:
+        if task.optional:
+            return None
+        ui.show_error(error)
+        raise SystemExit(1) from None
     except SafeExtBuildError as error:
         ui.show_error(error)
         raise SystemExit(1) from None
 
 
 def _run(task: Task, settings: Settings) -> Any:
-    # A project without a setup script has no code that could ask for torch.
-    has_code = Path("setup.py").is_file()
+    # Without a setup script, setuptools runs no code that could ask for torch; what others run we cannot know.
+    has_code = Path("setup.py").is_file() or not settings.uses_setuptools
     torch = find.find_torch(settings, os.getppid(), os.environ) if has_code and _is_linux() else None
     cuda = _find_cuda(task, settings, torch) if torch else None
     planned = plan.make(settings, cuda, _torch_line(torch), read_machine())
@@ -49,22 +58,22 @@ def _run(task: Task, settings: Settings) -> Any:
     try:
         return _execute(task, settings, torch, cuda, planned)
     except BuildFailed as error:
-        error.hint = error.hint or _afterthought(torch, cuda)
+        error.hint = error.hint or _afterthought(error, torch, cuda)
         raise
 
 
 def _torch_line(torch: Torch | None) -> str:
     """Which torch, and why; that there is none is worth saying only to who has asked for it."""
-    if torch is None or (torch.source.kind == "none" and "torch" not in _setup_script()):
+    if torch is None or (torch.source.kind == "none" and not any(map(_names_torch, _BUILD_FILES))):
         return ""
     return torch.source.line
 
 
-def _setup_script() -> str:
+def _names_torch(file: str) -> bool:
     try:
-        return Path("setup.py").read_text(errors="replace")
+        return "torch" in Path(file).read_text(errors="replace").lower()
     except OSError:
-        return ""
+        return False
 
 
 def _is_linux() -> bool:
@@ -87,22 +96,31 @@ def _find_cuda(task: Task, settings: Settings, torch: Torch) -> Cuda | None:
 
 def _execute(task: Task, settings: Settings, torch: Torch | None, cuda: Cuda | None, planned: BuildPlan) -> Any:
     if not _is_linux():
-        return _in_process(task, planned)
+        return _in_process(task, settings, planned)
     from . import staging
 
     return staging.run(staging.Scene(task.hook, task.arguments, settings, torch, cuda, planned, task.compiles))
 
 
-def _in_process(task: Task, planned: BuildPlan) -> Any:
-    """Elsewhere than on Linux: setuptools as it is, with the planned number of jobs; the rest needs Linux."""
-    from setuptools import build_meta
+def _in_process(task: Task, settings: Settings, planned: BuildPlan) -> Any:
+    """Elsewhere than on Linux: the backend as it is, with the planned number of jobs; the rest needs Linux."""
+    from .supervise.backend import load
 
     os.environ.update(planned.environment)
-    return getattr(build_meta, task.hook)(**task.arguments)
+    hook = getattr(load(settings.inner_backend, settings.inner_path, Path.cwd()), task.hook, None)
+    if hook is None:
+        raise HookMissing(f"{settings.inner_backend} has no hook {task.hook}")
+    return hook(**task.arguments)
 
 
-def _afterthought(torch: Torch | None, cuda: Cuda | None) -> str:
+def _afterthought(error: BuildFailed, torch: Torch | None, cuda: Cuda | None) -> str:
     """What may be behind a failure that did not explain itself."""
+    if isinstance(error, CompileFailed) and torch and torch.facts:
+        nvcc = f" and nvcc {cuda.build.removeprefix('V')}" if cuda else ""
+        return (
+            f"It is the package's own source that does not compile with {torch.facts.describe()}{nvcc}: "
+            f"the compiler's message is above. A newer release of the package may; else correct the source."
+        )
     if torch and torch.source.kind == "none":
         return _torch_line(torch)
     if cuda is None and torch and torch.facts and torch.facts.cuda:

@@ -104,6 +104,8 @@ def _stage(scene: Scene, place: Workspace, project: str) -> hook.Build:
     return hook.Build(
         scene.hook,
         scene.arguments,
+        scene.settings.inner_backend,
+        scene.settings.inner_path,
         environ,
         limits=asdict(Limits(scene.plan.most_jobs, scene.plan.cpus, scene.plan.guard)),
         compiles=asdict(_naming(scene, project, real)),

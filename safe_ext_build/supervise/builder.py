@@ -5,13 +5,14 @@ Its result travels in a file: what the project prints on its streams is the user
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 import traceback
 from pathlib import Path
 from typing import Any
 
+from ..errors import SafeExtBuildError
+from .backend import load
 from .linux import set_name
 from .protocol import FAILED
 
@@ -31,8 +32,11 @@ def main() -> None:
 
 def _answer(request: dict[str, Any], compile_failed: Path) -> dict[str, Any]:
     try:
-        backend = importlib.import_module("setuptools.build_meta")
-        return {"value": getattr(backend, request["hook"])(**request["arguments"])}
+        backend = load(request["backend"], request["backend_path"], Path.cwd())
+        hook = getattr(backend, request["hook"], None)
+        return {"missing": True} if hook is None else {"value": hook(**request["arguments"])}
+    except SafeExtBuildError as error:
+        return {"error": str(error), "hint": error.hint}
     except SystemExit as error:
         status = f"exit status {error.code}" if isinstance(error.code, int) else error.code or "no reason given"
         return {"error": f"the setup script gave up: {status}"}

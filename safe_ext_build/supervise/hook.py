@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..errors import BuildFailed, SupervisionError
+from ..errors import BuildFailed, CompileFailed, HookMissing, SupervisionError
 from .linux import is_subreaper, pidfd_open, set_subreaper
 from .processes import Process, descendants, end_all, marked, read, snapshot
 from .protocol import CONTINUE, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
@@ -32,10 +32,14 @@ _BOOTSTRAP = "import sys; sys.path.append({root!r}); from {module} import main; 
 
 @dataclass(frozen=True)
 class Build:
-    """One hook to run in a supervised builder. `limits`, `compiles` and `neighbours`: see SupervisorRequest."""
+    """One hook of a backend to run in a supervised builder. `backend` is `module` or `module:object`,
+    `backend_path` where it lies inside the project, if it does; `limits`, `compiles` and `neighbours`: see
+    SupervisorRequest."""
 
     hook: str
     arguments: dict[str, Any]
+    backend: str
+    backend_path: tuple[str, ...]
     environ: Mapping[str, str]
     limits: dict[str, Any]
     compiles: dict[str, Any]
@@ -75,16 +79,23 @@ def run(build: Build, workspace: Workspace, signals: Signals) -> Any:
 
     `signals` have been caught since before the workspace was made. Raises BuildFailed when the project's
     build failed, SupervisionError when the supervisor was lost; dies by the signal that it was sent, once
-    the tree is gone.
+    the tree is gone. Raises HookMissing when the backend does not have the hook.
     """
-    request = {"hook": build.hook, "arguments": build.arguments, "path": sys.path, "cwd": str(Path.cwd())}
+    request = {
+        "hook": build.hook,
+        "arguments": build.arguments,
+        "backend": build.backend,
+        "backend_path": build.backend_path,
+        "path": sys.path,
+        "cwd": str(Path.cwd()),
+    }
     with writing(workspace.path):
         (workspace.path / "request.json").write_text(json.dumps(request))
     ending = _supervise(build, workspace, signals)
     if ending.frontend_gone or ending.signal:
         workspace.remove()
         _die_by(ending.signal or signal.SIGTERM)
-    return _result(ending.verdict, workspace)
+    return _result(build, ending.verdict, workspace)
 
 
 def _supervise(build: Build, workspace: Workspace, signals: Signals) -> Ending:
@@ -196,7 +207,7 @@ def _die_by(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def _result(verdict: Verdict | None, workspace: Workspace) -> Any:
+def _result(build: Build, verdict: Verdict | None, workspace: Workspace) -> Any:
     if verdict is None:
         raise SupervisionError(
             "the supervisor was killed, so the build was ended",
@@ -211,10 +222,10 @@ def _result(verdict: Verdict | None, workspace: Workspace) -> Any:
         raise BuildFailed(
             f"the build was stopped: {verdict.reason}", hint="Finished objects are kept and used again."
         )
-    return _answer(verdict, workspace)
+    return _answer(build, verdict, workspace)
 
 
-def _answer(verdict: Verdict, workspace: Workspace) -> Any:
+def _answer(build: Build, verdict: Verdict, workspace: Workspace) -> Any:
     try:
         answer = json.loads((workspace.path / "result.json").read_text())
     except (OSError, ValueError):
@@ -222,6 +233,8 @@ def _answer(verdict: Verdict, workspace: Workspace) -> Any:
         raise BuildFailed(f"the setup script ended the process that ran it (exit status {status})") from None
     if "value" in answer:
         return answer["value"]
+    if "missing" in answer:
+        raise HookMissing(f"{build.backend} has no hook {build.hook}")
     if verdict.failure:
         raise _compile_failure(verdict.failure)
     raise BuildFailed(answer["error"], hint=answer.get("hint", ""))
@@ -231,7 +244,7 @@ def _compile_failure(failure: dict[str, Any]) -> BuildFailed:
     if failure["memory"]:
         return BuildFailed(f"{failure['source']}: {failure['error']}", hint=MEMORY_HINT)
     reason = failure["error"] or f"the compiler ended with exit status {failure['code']}"
-    return BuildFailed(f"{failure['source']} does not compile: {reason}")
+    return CompileFailed(f"{failure['source']} does not compile: {reason}")
 
 
 @contextlib.contextmanager
