@@ -18,6 +18,7 @@ from .schedule.broker import Naming
 from .schedule.forecast import Curve
 from .schedule.history import History
 from .schedule.history_key import scope
+from .schedule.ninjafile import JOB
 from .schedule.policy import Limits
 from .schedule.shim import Config
 from .settings import Settings
@@ -25,6 +26,7 @@ from .supervise import hook, shims, workspace
 from .supervise.processes import ID_VARIABLE
 from .supervise.protocol import HISTORY
 from .supervise.workspace import Workspace
+from .toolchain import cmake
 from .toolchain.find import Cuda, Torch
 from .toolchain.fingerprint import fingerprint, host_compiler
 
@@ -86,6 +88,13 @@ def _stage(scene: Scene, place: Workspace, project: str) -> hook.Build:
         home, real = shims.write_cuda_home(place, scene.cuda.home)
         environ |= {"CUDA_HOME": str(home), "CUDA_PATH": str(home)}
         moved[str(home)] = str(scene.cuda.home)
+    environ |= cmake.environment(
+        scene.cuda.home if scene.cuda else None,
+        scene.cuda.archs if scene.cuda else "",
+        scene.plan.most_jobs,
+        JOB,
+        environ,
+    )
     shims.write_job(place)
     shims.write_ninja(place, _ninja_config(scene, place, moved))
     if scene.torch and scene.torch.source.borrowed:

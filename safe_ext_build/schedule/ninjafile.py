@@ -1,11 +1,12 @@
 """Rewrites a build.ninja: compiles go through J, unstable prefixes become shell variables, long compiles first.
 
-Pure. ninja's own words for what is handled here: https://ninja-build.org/manual.html#ref_ninja_file
+Pure, but for `missing`. ninja's own words for what is handled here: https://ninja-build.org/manual.html#ref_ninja_file
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -68,6 +69,13 @@ def rewrite(text: str, prefixes: Mapping[str, str], cost: Callable[[str], float]
 def edges(text: str) -> tuple[Edge, ...]:
     """The edges of a build.ninja, in its order."""
     return tuple(read_edge(block) for block in parse(text) if block.kind == "build")
+
+
+def missing(edges: Sequence[Edge], directory: str) -> list[str]:
+    """The inputs that neither exist nor are made by an edge."""
+    made = {path for edge in edges for path in edge.outputs}
+    inputs = dict.fromkeys(path for edge in edges for path in edge.inputs if path not in made)
+    return [path for path in inputs if "$" not in path and not os.path.exists(os.path.join(directory, path))]
 
 
 def move(text: str, places: Mapping[str, str]) -> str:

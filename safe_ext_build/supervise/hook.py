@@ -20,6 +20,8 @@ from types import FrameType
 from typing import Any
 
 from ..errors import BuildFailed, CompileFailed, HookMissing, SupervisionError
+from ..schedule.shim import MISSING
+from . import blame
 from .linux import is_subreaper, pidfd_open, set_subreaper
 from .processes import Process, descendants, end_all, marked, read, snapshot
 from .protocol import CONTINUE, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
@@ -235,9 +237,21 @@ def _answer(build: Build, verdict: Verdict, workspace: Workspace) -> Any:
         return answer["value"]
     if "missing" in answer:
         raise HookMissing(f"{build.backend} has no hook {build.hook}")
+    if missing := _missing_sources(verdict, workspace):
+        raise blame.missing_sources(missing, Path.cwd())
     if verdict.failure:
         raise _compile_failure(verdict.failure)
     raise BuildFailed(answer["error"], hint=answer.get("hint", ""))
+
+
+def _missing_sources(verdict: Verdict, workspace: Workspace) -> list[str]:
+    """What ninja was to compile and could not find; or what a compiler was."""
+    try:
+        return list(dict.fromkeys((workspace.path / MISSING).read_text(errors="replace").splitlines()))
+    except OSError:
+        failure = verdict.failure
+        missing = failure and blame.missing_to_compiler(failure["source"], failure["error"])
+        return [failure["source"]] if failure and missing else []
 
 
 def _compile_failure(failure: dict[str, Any]) -> BuildFailed:
