@@ -52,7 +52,7 @@ def run(scene: Scene) -> Any:
     cache = workspace.cache_root(dict(os.environ))
     root = scene.settings.workspace.dir or workspace.default_root(dict(os.environ))
     with hook.Signals() as signals:
-        place = workspace.create(root, _shim_roots())
+        place = workspace.create(root, shim_roots())
         project = store.name(Path.cwd())
         history = History(cache / "history.sqlite")
         try:
@@ -74,7 +74,8 @@ def _write_history(known: dict[str, Curve], place: Workspace) -> None:
     (place.path / HISTORY).write_text(text)
 
 
-def _shim_roots() -> list[Path]:
+def shim_roots() -> list[Path]:
+    """Where shims go when the workspace cannot hold them, best first."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     roots = [Path(runtime) / "safe-ext-build"] if runtime else []
     return [*roots, workspace.cache_root(dict(os.environ)) / "shims"]
@@ -111,11 +112,11 @@ def _stage(scene: Scene, place: Workspace, project: str) -> hook.Build:
     }
     found = neighbours_root(os.environ)
     return hook.Build(
-        scene.hook,
-        scene.arguments,
-        scene.settings.inner_backend,
-        scene.settings.inner_path,
-        environ,
+        hook=scene.hook,
+        arguments=scene.arguments,
+        backend=scene.settings.inner_backend,
+        backend_path=scene.settings.inner_path,
+        environ=environ,
         limits=asdict(Limits(scene.plan.most_jobs, scene.plan.cpus, scene.plan.guard)),
         compiles=asdict(_naming(scene, project, real)),
         neighbours=str(found or ""),

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from ..errors import BuildFailed, CompileFailed, HookMissing, SupervisionError
 from ..schedule.shim import MISSING
@@ -33,19 +33,24 @@ _BOOTSTRAP = "import sys; sys.path.append({root!r}); from {module} import main; 
 
 
 @dataclass(frozen=True)
-class Build:
+class Tree:
+    """What a supervisor has to know of the processes that it is to own: see SupervisorRequest."""
+
+    environ: Mapping[str, str]
+    limits: dict[str, Any]
+    compiles: dict[str, Any]
+    neighbours: str
+
+
+@dataclass(frozen=True)
+class Build(Tree):
     """One hook of a backend to run in a supervised builder. `backend` is `module` or `module:object`,
-    `backend_path` where it lies inside the project, if it does; `limits`, `compiles` and `neighbours`: see
-    SupervisorRequest."""
+    `backend_path` where it lies inside the project, if it does."""
 
     hook: str
     arguments: dict[str, Any]
     backend: str
     backend_path: tuple[str, ...]
-    environ: Mapping[str, str]
-    limits: dict[str, Any]
-    compiles: dict[str, Any]
-    neighbours: str
 
 
 @dataclass
@@ -93,56 +98,72 @@ def run(build: Build, workspace: Workspace, signals: Signals) -> Any:
     }
     with writing(workspace.path):
         (workspace.path / "request.json").write_text(json.dumps(request))
-    ending = _supervise(build, workspace, signals)
+    command = python_command("safe_ext_build.supervise.builder", str(workspace.path), isolated=False)
+    ending = _supervise(command, build, workspace, signals)
     if ending.frontend_gone or ending.signal:
         workspace.remove()
-        _die_by(ending.signal or signal.SIGTERM)
-    return _result(build, ending.verdict, workspace)
+        die_by(ending.signal or signal.SIGTERM)
+    return _answer(build, _ended_by_itself(ending.verdict), workspace)
 
 
-def _supervise(build: Build, workspace: Workspace, signals: Signals) -> Ending:
+def run_command(command: list[str], tree: Tree, workspace: Workspace, signals: Signals) -> tuple[int, int]:
+    """Run a program under supervision; returns its exit status, and the signal that we were sent, or 0.
+
+    We are no frontend's here, so it is no reason to end when our parent does. Raises SafeExtBuildError.
+    """
+    ending = _supervise(command, tree, workspace, signals, frontend=False)
+    if ending.signal:
+        return 1, ending.signal
+    return _ended_by_itself(ending.verdict).builder_status >> 8, 0
+
+
+def _supervise(
+    command: list[str], tree: Tree, workspace: Workspace, signals: Signals, frontend: bool = True
+) -> Ending:
     before = {process.pid for process in descendants(os.getpid(), snapshot())}
     with _subreaper():
         try:
-            supervisor, lifeline = _start(build, workspace)
-            ending = _wait(supervisor, lifeline, signals)
+            supervisor, lifeline = _start(command, tree, workspace, frontend)
+            ending = _wait(supervisor, lifeline, signals, frontend)
             ending.verdict = Verdict.load(workspace.path / "verdict.json")
         finally:
             _clear(workspace, before)
     return ending
 
 
-def _start(build: Build, workspace: Workspace) -> tuple[subprocess.Popen[bytes], int]:
+def _start(
+    command: list[str], tree: Tree, workspace: Workspace, frontend: bool
+) -> tuple[subprocess.Popen[bytes], int]:
     reader, writer = os.pipe()
-    frontend = read(os.getppid())
+    parent = read(os.getppid())
     request = SupervisorRequest(
         workspace=str(workspace.path),
         lock=workspace.lock,
         lifeline=reader,
         hook=os.getpid(),
-        frontend=os.getppid(),
-        frontend_start=frontend.start if frontend else 0,
-        command=python_command("safe_ext_build.supervise.builder", str(workspace.path), isolated=False),
-        environ=dict(build.environ),
-        limits=build.limits,
-        compiles=build.compiles,
-        neighbours=build.neighbours,
+        frontend=os.getppid() if frontend else 0,
+        frontend_start=parent.start if parent else 0,
+        command=command,
+        environ=dict(tree.environ),
+        limits=tree.limits,
+        compiles=tree.compiles,
+        neighbours=tree.neighbours,
     )
     request.save(workspace.path / "supervisor.json")
-    command = python_command(
+    start = python_command(
         "safe_ext_build.supervise.supervisor", str(workspace.path / "supervisor.json"), isolated=True
     )
     try:
-        supervisor = subprocess.Popen(command, pass_fds=(reader, workspace.lock), start_new_session=True)
+        supervisor = subprocess.Popen(start, pass_fds=(reader, workspace.lock), start_new_session=True)
     finally:
         os.close(reader)
     return supervisor, writer
 
 
-def _wait(supervisor: subprocess.Popen[bytes], lifeline: int, signals: Signals) -> Ending:
+def _wait(supervisor: subprocess.Popen[bytes], lifeline: int, signals: Signals, watch_parent: bool) -> Ending:
     """Wait for the supervisor's end; meanwhile pass on what we are told."""
     ending = Ending()
-    pidfd, frontend = pidfd_open(supervisor.pid), _open_parent()
+    pidfd, frontend = pidfd_open(supervisor.pid), _open_parent() if watch_parent else -1
     poll = select.poll()
     for descriptor in (pidfd, frontend, signals.reader):
         if descriptor >= 0:
@@ -199,7 +220,7 @@ def _clear(workspace: Workspace, before: set[int]) -> None:
         end_all(lambda: marked(workspace.id))
 
 
-def _die_by(number: int) -> None:
+def die_by(number: int) -> NoReturn:
     """End as the signal ends a process, so that our parent sees the truth."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # nobody reads any more
@@ -207,9 +228,11 @@ def _die_by(number: int) -> None:
     signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)
+    sys.exit(128 + number)
 
 
-def _result(build: Build, verdict: Verdict | None, workspace: Workspace) -> Any:
+def _ended_by_itself(verdict: Verdict | None) -> Verdict:
+    """The verdict on what has ended by itself; raises SafeExtBuildError for every other end."""
     if verdict is None:
         raise SupervisionError(
             "the supervisor was killed, so the build was ended",
@@ -224,7 +247,7 @@ def _result(build: Build, verdict: Verdict | None, workspace: Workspace) -> Any:
         raise BuildFailed(
             f"the build was stopped: {verdict.reason}", hint="Finished objects are kept and used again."
         )
-    return _answer(build, verdict, workspace)
+    return verdict
 
 
 def _answer(build: Build, verdict: Verdict, workspace: Workspace) -> Any:
