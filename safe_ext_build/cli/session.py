@@ -51,37 +51,43 @@ def scratch() -> Iterator[Path]:
 
     A command that is killed leaves it behind: the next build of any kind removes it, as it does workspaces.
     """
+    signals = _Signals()
     try:
-        with _signals_raise():
+        with signals:
             place = workspace.create(_root(), staging.shim_roots())
             try:
                 tempfile.tempdir = str(place.path / "tmp")
                 yield place.path
             finally:
+                signals.raises = False
                 tempfile.tempdir = None
                 place.remove()
-    except Interrupted as interrupted:
-        hook.die_by(interrupted.number)
+    finally:
+        if signals.seen:
+            hook.die_by(signals.seen)
 
 
-@contextlib.contextmanager
-def _signals_raise() -> Iterator[None]:
-    """The first signal raises Interrupted; those after it would only disturb the clearing up."""
-    seen: list[int] = []
+class _Signals:
+    """While it is entered, the first signal raises Interrupted; those after it would disturb the clearing up."""
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        seen.append(number)
-        if len(seen) == 1:
+    def __init__(self) -> None:
+        self.seen = 0
+        self.raises = True
+        self._old: dict[signal.Signals, Any] = {}
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        first = not self.seen
+        self.seen = self.seen or number
+        if first and self.raises:
             raise Interrupted(number)
 
-    old = {number: signal.getsignal(number) for number in _SIGNALS}
-    for number, handler in old.items():
-        if handler is not signal.SIG_IGN:
-            signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, handler in old.items():
+    def __enter__(self) -> None:
+        for number in _SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._old[number] = signal.signal(number, self._handle)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._old.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 

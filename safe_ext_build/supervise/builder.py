@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import SafeExtBuildError
+from ..schedule.shim import MISSING
 from .backend import load
 from .linux import set_name
 from .protocol import FAILED
@@ -23,14 +25,14 @@ def main() -> None:
     request = json.loads((workspace / "request.json").read_text())
     sys.path[:] = request["path"]
     sys.argv[:] = [sys.argv[0]]
-    answer = _answer(request, workspace / FAILED)
+    answer = _answer(request, (workspace / FAILED, workspace / MISSING))
     temporary = workspace / "result.tmp"
     temporary.write_text(json.dumps(answer))
     temporary.rename(workspace / "result.json")
     sys.exit("error" in answer)
 
 
-def _answer(request: dict[str, Any], compile_failed: Path) -> dict[str, Any]:
+def _answer(request: dict[str, Any], explained: Sequence[Path]) -> dict[str, Any]:
     try:
         backend = load(request["backend"], request["backend_path"], Path.cwd())
         hook = getattr(backend, request["hook"], None)
@@ -43,7 +45,7 @@ def _answer(request: dict[str, Any], compile_failed: Path) -> dict[str, Any]:
     except KeyboardInterrupt:
         return {"error": "interrupted"}
     except BaseException as error:
-        if not compile_failed.exists():
+        if not any(flag.exists() for flag in explained):
             # A compiler's own words are the last that a user should see; of all else the traceback is shown.
             traceback.print_exc()
         return {"error": f"{type(error).__name__}: {error}"}
