@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from unearth import PackageFinder
 
 _INSTALL = "Install it: python -m pip install 'safe-ext-build[cli]'"
+_WHERE = "pip's configuration says where packages come from: pip config list"
 _SECTIONS = ("global", "install", "download", ":env:")  # in rising order of weight, as in pip
 _CERTIFICATES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 _TIMEOUT = 15.0  # seconds, pip's own default
@@ -49,7 +50,7 @@ def fetch(package: str, target: Target, place: Path) -> Path:
 
 
 def _download(finder: PackageFinder, requirement: Requirement, place: Path) -> Path:
-    from unearth.preparer import download_link
+    from unearth.preparer import HTTPErrors, download_link
 
     try:
         found = finder.find_best_match(requirement)
@@ -57,8 +58,8 @@ def _download(finder: PackageFinder, requirement: Requirement, place: Path) -> P
             raise _nothing(requirement, [str(one.version) for one in found.candidates])
         ui.say(f"sdist of {requirement.name} {found.best.version}: {found.best.link.redacted}")
         return download_link(finder.session, found.best.link, place)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise FetchError(f"{requirement} cannot be fetched: {error}") from error
+    except (OSError, RuntimeError, ValueError, *HTTPErrors) as error:
+        raise FetchError(f"{requirement} cannot be fetched: {error}", hint=_WHERE) from error
     finally:
         finder.session.close()  # type: ignore[attr-defined]
 
@@ -67,7 +68,7 @@ def _nothing(requirement: Requirement, versions: list[str]) -> FetchError:
     if not versions:
         return FetchError(
             f"no sdist of {requirement.name} was found",
-            hint="Is the name right? pip's configuration says where packages come from: pip config list",
+            hint=f"Is the name right? {_WHERE}",
         )
     seen = ", ".join(dict.fromkeys(versions[:10]))
     return FetchError(f"no sdist of {requirement} was found; there are versions {seen}")

@@ -30,8 +30,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> arg
     parser.add_argument("package", metavar="PACKAGE", help="NAME, NAME==VERSION, an sdist, or a directory (./DIR)")
     parser.add_argument("-o", "--out", default="dist", metavar="DIR", help="where the wheel goes (default: dist)")
     parser.add_argument("--python", metavar="PYTHON", help="the Python of the environment that will import it")
-    parser.add_argument("--with", dest="extra", action="append", default=[], metavar="REQUIREMENT")
-    parser.add_argument("-C", "--config-setting", dest="options", action="append", default=[], metavar="KEY=VALUE")
+    repeated: dict[str, Any] = {"action": "append", "default": []}
+    what = "installed for the build, too: what a setup script imports and does not declare (repeatable)"
+    parser.add_argument("--with", dest="extra", metavar="REQUIREMENT", help=what, **repeated)
+    what = "a setting, or an option of the package's own backend (repeatable)"
+    parser.add_argument("-C", "--config-setting", dest="options", metavar="KEY=VALUE", help=what, **repeated)
     return parser
 
 

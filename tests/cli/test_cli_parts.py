@@ -273,3 +273,15 @@ def test_the_sdist_is_found(links: Path, tmp_path: Path, wanted: str, found: str
 def test_what_is_not_found(links: Path, tmp_path: Path, wanted: str, message: str) -> None:
     with pytest.raises(FetchError, match=message):
         fetch.fetch(wanted, find_target(None), tmp_path / "download")
+
+
+def test_an_index_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "pip_configuration", lambda: {"index-url": "http://127.0.0.1:9/simple"})
+    with pytest.raises(FetchError, match="seb-sample cannot be fetched: ") as caught:
+        fetch.fetch("seb-sample", find_target(None), tmp_path)
+    assert "pip config list" in caught.value.hint
+
+
+def test_nowhere_to_look() -> None:
+    with pytest.raises(FetchError, match="nowhere to look"):
+        fetch.make_finder({"no-index": "1"}, "seb-sample", find_target(None))
