@@ -52,13 +52,14 @@ def fetch(package: str, target: Target, place: Path) -> Path:
 def _download(finder: PackageFinder, requirement: Requirement, place: Path) -> Path:
     from unearth.preparer import HTTPErrors, download_link
 
+    expected: tuple[type[Exception], ...] = (OSError, RuntimeError, ValueError, *HTTPErrors)
     try:
         found = finder.find_best_match(requirement)
         if found.best is None:
             raise _nothing(requirement, [str(one.version) for one in found.candidates])
         ui.say(f"sdist of {requirement.name} {found.best.version}: {found.best.link.redacted}")
         return download_link(finder.session, found.best.link, place)
-    except (OSError, RuntimeError, ValueError, *HTTPErrors) as error:
+    except expected as error:
         raise FetchError(f"{requirement} cannot be fetched: {error}", hint=_WHERE) from error
     finally:
         finder.session.close()  # type: ignore[attr-defined]

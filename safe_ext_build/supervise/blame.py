@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import BuildFailed
 
 _NAMED = 3
+# The link under which an unpacked sdist is compiled, so that its objects can be used again (see schedule/shim.py).
+_KEPT = re.compile(r"[^\s'\"]*/objects\d+/source/")
 
 
 def missing_sources(names: Sequence[str], project: Path) -> BuildFailed:
@@ -26,5 +29,13 @@ def missing_sources(names: Sequence[str], project: Path) -> BuildFailed:
 
 
 def missing_to_compiler(source: str, error: str) -> bool:
-    """Whether a compiler that was called for a source has said that there is none (gcc's and clang's words)."""
-    return any(error.endswith(text) for text in (f"{source}: No such file or directory", f"file: '{source}'"))
+    """Whether a compiler that was called for a source has said that there is none: in the words of the one who
+    runs it ("cc1plus: fatal error: x.cu: No such file or directory"; clang has "…directory: 'x.cu'")."""
+    lower = error.lower()
+    ends = (f": {source}: no such file or directory", f"no such file or directory: '{source}'")
+    return bool(source) and lower.endswith(tuple(end.lower() for end in ends))
+
+
+def as_in_the_project(text: str) -> str:
+    """A compiler's words with the paths of an sdist's files as they are in the sdist."""
+    return _KEPT.sub("", text)

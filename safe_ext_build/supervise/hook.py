@@ -281,7 +281,7 @@ def _compile_failure(failure: dict[str, Any]) -> BuildFailed:
     if failure["memory"]:
         return BuildFailed(f"{failure['source']}: {failure['error']}", hint=MEMORY_HINT)
     reason = failure["error"] or f"the compiler ended with exit status {failure['code']}"
-    return CompileFailed(f"{failure['source']} does not compile: {reason}")
+    return CompileFailed(blame.as_in_the_project(f"{failure['source']} does not compile: {reason}"))
 
 
 @contextlib.contextmanager

@@ -277,3 +277,12 @@ def test_the_module_has_no_state() -> None:
     text = torch_file()
     assert rewrite(text, {"A": "/cuda"}, free) == rewrite(text, {"A": "/cuda"}, free)
     assert ninjafile.parse(text) == ninjafile.parse(text)
+
+
+def test_inputs_that_neither_exist_nor_are_made(tmp_path: Path) -> None:
+    (tmp_path / "here.cu").touch()
+    text = (
+        "rule c\n  command = x\nbuild a.o: c here.cu\nbuild b.o: c gone.cu | gone.h\n"
+        "build c.o: c sub/gone.cu gone.cu\nbuild all: phony a.o b.o c.o\n"
+    )
+    assert ninjafile.missing(edges(text), str(tmp_path)) == ["gone.cu", "sub/gone.cu"]
