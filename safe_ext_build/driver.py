@@ -16,9 +16,10 @@ from .settings import Settings
 from .toolchain import find
 from .toolchain.find import Cuda, Torch
 
-# What may name torch in a project.
-_BUILD_FILES = ("setup.py", "CMakeLists.txt", "meson.build")
 NO_COMPILER = "no CUDA compiler was found, so only what needs none can be built"
+
+
+_BUILD_FILES = ("setup.py", "CMakeLists.txt", "meson.build")
 
 
 @dataclass(frozen=True)
@@ -64,16 +65,21 @@ def _run(task: Task, settings: Settings) -> Any:
 
 def _torch_line(torch: Torch | None) -> str:
     """Which torch, and why; that there is none is worth saying only to who has asked for it."""
-    if torch is None or (torch.source.kind == "none" and not any(map(_names_torch, _BUILD_FILES))):
+    if torch is None or (torch.source.kind == "none" and "torch" not in _setup_script().lower()):
         return ""
     return torch.source.line
 
 
-def _names_torch(file: str) -> bool:
+def _setup_script() -> str:
+    """What says how the project is built, whatever builds it."""
+    return "\n".join(map(_text, _BUILD_FILES))
+
+
+def _text(file: str) -> str:
     try:
-        return "torch" in Path(file).read_text(errors="replace").lower()
+        return Path(file).read_text(errors="replace")
     except OSError:
-        return False
+        return ""
 
 
 def _is_linux() -> bool:
