@@ -58,9 +58,23 @@ def _run(task: Task, settings: Settings) -> Any:
             ui.say(line)
     try:
         return _execute(task, settings, torch, cuda, planned)
-    except BuildFailed as error:
-        error.hint = error.hint or _afterthought(error, torch, cuda)
+    except CompileFailed as error:
+        error.hint = error.hint or _own_source(torch, cuda)
         raise
+    except BuildFailed as error:
+        error.hint = error.hint or _afterthought(torch, cuda)
+        raise
+
+
+def _own_source(torch: Torch | None, cuda: Cuda | None) -> str:
+    """That it is the package which does not fit, and not the machine."""
+    if torch is None or torch.facts is None:
+        return ""
+    nvcc = f" and nvcc {cuda.build.removeprefix('V')}" if cuda else ""
+    return (
+        f"It is the package's own source that does not compile with {torch.facts.describe()}{nvcc}: the compiler's "
+        "message is above. A newer release of the package may; else correct the source."
+    )
 
 
 def _torch_line(torch: Torch | None) -> str:
@@ -119,14 +133,8 @@ def _in_process(task: Task, settings: Settings, planned: BuildPlan) -> Any:
     return hook(**task.arguments)
 
 
-def _afterthought(error: BuildFailed, torch: Torch | None, cuda: Cuda | None) -> str:
+def _afterthought(torch: Torch | None, cuda: Cuda | None) -> str:
     """What may be behind a failure that did not explain itself."""
-    if isinstance(error, CompileFailed) and torch and torch.facts:
-        nvcc = f" and nvcc {cuda.build.removeprefix('V')}" if cuda else ""
-        return (
-            f"It is the package's own source that does not compile with {torch.facts.describe()}{nvcc}: "
-            f"the compiler's message is above. A newer release of the package may; else correct the source."
-        )
     if torch and torch.source.kind == "none":
         return _torch_line(torch)
     if cuda is None and torch and torch.facts and torch.facts.cuda:

@@ -115,9 +115,9 @@ def _choice(options: tuple[str, ...]) -> Kind:
     return Kind(f"{', '.join(quoted[:-1])} or {quoted[-1]}", read)
 
 
+BackendName = Annotated[str | None, Kind('a module, or "module:object", other than our own', _read_backend)]
 Text = Annotated[str | None, Kind("a string", _read_text)]
 FilePath = Annotated[Path | None, Kind("the path of a directory", _read_path)]
-BackendName = Annotated[str | None, Kind('a module, or "module:object", other than our own', _read_backend)]
 TextList = Annotated[str | None, Kind('a string or a list of strings, such as "8.0;9.0+PTX"', _read_list)]
 Flag = Annotated[bool, Kind("true or false", _read_flag, "true")]
 Count = Annotated[int | None, Kind('a whole number from 1 up, or "auto"', _read_count, '"auto"')]
@@ -207,10 +207,6 @@ class Settings:
     jobs: JobsSettings = JobsSettings()
     workspace: WorkspaceSettings = WorkspaceSettings()
 
-    build_dir: FilePath = None
-    """The directory where compiled objects are kept for the next build. When it is not set: setuptools'
-    `build/`, or the user's cache where the project's own directory does not last (an unpacked sdist)."""
-
     backend: BackendName = None
     """The PEP 517 backend that runs inside the supervised builder, written as `build-backend` is:
     `scikit_build_core.build`, `mesonpy`. Every `-C` key that is no setting of ours goes to it. When it is not
@@ -219,6 +215,10 @@ class Settings:
     backend_path: TextList = None
     """Where a backend that is part of the project lies, written as `backend-path` of `[build-system]` is:
     directories inside the project; a list of strings means the same as the strings with `;` between them."""
+
+    build_dir: FilePath = None
+    """The directory where compiled objects are kept for the next build. When it is not set: setuptools'
+    `build/`, or the user's cache where the project's own directory does not last (an unpacked sdist)."""
 
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 

@@ -60,9 +60,9 @@ def test_the_schema_is_what_the_dataclasses_say() -> None:
         "jobs.nvcc-threads",
         "jobs.memory-guard",
         "workspace.dir",
-        "build-dir",
         "backend",
         "backend-path",
+        "build-dir",
     ]
     assert schema()["jobs.nvcc-threads"].variables == ("SAFE_EXT_BUILD_JOBS_NVCC_THREADS", "NVCC_THREADS")
     assert schema()["build-dir"].variables == ("SAFE_EXT_BUILD_BUILD_DIR",)
@@ -122,9 +122,9 @@ SAMPLES: dict[str, str] = {
     "jobs.nvcc-threads": "3",
     "jobs.memory-guard": "false",
     "workspace.dir": "/scratch",
-    "build-dir": "/objects",
     "backend": "mesonpy",
     "backend-path": "tools;.",
+    "build-dir": "/objects",
 }
 
 
