@@ -72,8 +72,8 @@ def _own_source(torch: Torch | None, cuda: Cuda | None) -> str:
         return ""
     nvcc = f" and nvcc {cuda.build.removeprefix('V')}" if cuda else ""
     return (
-        f"It is the package's own source that does not compile with {torch.facts.describe()}{nvcc}: the compiler's "
-        "message is above. A newer release of the package may; else correct the source."
+        f"It is the package's own source that does not compile with {torch.facts.describe()}{nvcc}: the "
+        "compiler's message is above. A newer release of the package may; else correct the source."
     )
 
 
