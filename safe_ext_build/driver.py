@@ -37,12 +37,9 @@ def run(task: Task, settings: Settings) -> Any:
     """Run a hook behind the one error boundary: an expected error is shown, and ends the process with 1."""
     try:
         return _run(task, settings)
-    except HookMissing as error:
-        if task.optional:
-            return None
-        ui.show_error(error)
-        raise SystemExit(1) from None
     except SafeExtBuildError as error:
+        if task.optional and isinstance(error, HookMissing):
+            return None
         ui.show_error(error)
         raise SystemExit(1) from None
 

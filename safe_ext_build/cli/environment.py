@@ -13,6 +13,7 @@ from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
 from .. import ui
 from ..errors import SafeExtBuildError
@@ -93,7 +94,7 @@ def own_requirements() -> list[str]:
     except PackageNotFoundError:
         raise SafeExtBuildError(
             f"{_US} is not installed in {sys.prefix}, so what it requires is not known",
-            hint="Install it: python -m pip install safe-ext-build[cli]",
+            hint="Install it: python -m pip install 'safe-ext-build[cli]'",
         ) from None
     return [*(text for text in ours if "extra ==" not in text), *_UNDECLARED]
 
@@ -108,13 +109,20 @@ def read_lent(target: Target) -> Lent:
     demands = Distribution.at(distributions["torch"]).requires if "torch" in distributions else None
     bounds = [Requirement(text) for text in demands or () if "extra ==" not in text]
     return Lent(
-        {"torch": borrow.torch_version(torch), **versions},
+        {**versions, "torch": borrow.torch_version(torch)},
         tuple(f"{one.name}{one.specifier}" for one in bounds if one.specifier and _applies(one)),
     )
 
 
 def _applies(requirement: Requirement) -> bool:
     return requirement.marker is None or requirement.marker.evaluate()
+
+
+def _meets(version: str, requirement: Requirement) -> bool:
+    try:
+        return requirement.specifier.contains(Version(version), prereleases=True)
+    except InvalidVersion:  # of a torch in development
+        return not requirement.specifier
 
 
 def without_lent(requirements: Iterable[str], lent: Lent) -> tuple[list[str], list[str]]:
@@ -130,7 +138,7 @@ def without_lent(requirements: Iterable[str], lent: Lent) -> tuple[list[str], li
             raise SafeExtBuildError(f"{text!r} in build-system.requires is no requirement: {error}") from None
         name = canonicalize_name(requirement.name)
         version = lent.versions.get(name)
-        met = version is not None and requirement.specifier.contains(version, prereleases=True)
+        met = version is not None and _meets(version, requirement)
         if name == "torch" and version is not None and not met:
             lines.append(f"the package asks for {text}; it is built against torch {version}, which will import it")
         elif not met and name != _US:

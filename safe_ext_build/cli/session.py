@@ -139,17 +139,25 @@ class Hooks:
     def _run(
         self, cmd: Sequence[str], cwd: str | None = None, extra_environ: Mapping[str, str] | None = None
     ) -> None:
-        with subprocess.Popen(cmd, cwd=cwd, env={**self._environ, **(extra_environ or {})}) as child:
-            try:
-                status = child.wait()
-            except Interrupted as interrupted:
-                child.send_signal(interrupted.number)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(_PATIENCE)
-                child.kill()
-                raise
+        child = None
+        try:
+            child = subprocess.Popen(cmd, cwd=cwd, env={**self._environ, **(extra_environ or {})})
+            status = child.wait()
+        except Interrupted as interrupted:
+            if child:  # else it is too young to be known, and sees us end
+                _end(child, interrupted.number)
+            raise
         if status:
             raise subprocess.CalledProcessError(status, list(cmd))
+
+
+def _end(hook: subprocess.Popen[bytes], number: int) -> None:
+    """Hand a signal on to a hook process, and let it clear up."""
+    hook.send_signal(number)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        hook.wait(_PATIENCE)
+    hook.kill()
+    hook.wait()
 
 
 def _name(number: int) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +108,7 @@ def _deliver(wheel: Path, out: Path) -> Path:
     except OSError as error:
         raise BuildFailed(
             f"the wheel was built, but cannot be written to {out}: {error.strerror}",
-            hint=f"Name another directory: --out DIR. (The target is {sys.executable}.)",
+            hint="Name another directory: --out DIR.",
         ) from error
     finally:
         unfinished.unlink(missing_ok=True)

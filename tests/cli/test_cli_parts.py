@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from safe_ext_build.cli import fetch, main, wheel
-from safe_ext_build.cli.environment import Lent, without_lent
+from safe_ext_build.cli.environment import BuildEnvironment, Lent, without_lent
 from safe_ext_build.cli.fetch import FetchError, parse_configuration
 from safe_ext_build.cli.project import Project
 from safe_ext_build.cli.target import find_target
@@ -213,6 +213,18 @@ def test_another_torch_is_not_installed_but_said() -> None:
 
 def test_without_a_torch_to_borrow_all_is_installed() -> None:
     assert without_lent(["torch==2.4.*", "numpy"], Lent({})) == (["torch==2.4.*", "numpy"], [])
+
+
+def test_the_hooks_see_their_own_environment_and_the_named_target(tmp_path: Path) -> None:
+    environ = {"PATH": "/bin", "PYTHONPATH": "/mine", "VIRTUAL_ENV": "/mine", "HOME": "/h"}
+    unnamed = BuildEnvironment(tmp_path, find_target(None), Lent({})).variables(environ)
+    assert unnamed == {"PATH": f"{tmp_path}/bin:/bin", "HOME": "/h", "PYTHONNOUSERSITE": "1"}
+    named = BuildEnvironment(tmp_path, find_target(sys.executable), Lent({})).variables(environ)
+    assert named == {**unnamed, "SAFE_EXT_BUILD_TORCH_RUNTIME": sys.executable}
+
+
+def test_a_torch_in_development_is_borrowed_all_the_same() -> None:
+    assert without_lent(["torch"], Lent({"torch": "of unknown version"})) == ([], [])
 
 
 def test_a_requirement_that_is_none() -> None:
