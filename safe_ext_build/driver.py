@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import plan, ui
+from . import plan, store, ui
 from .errors import BuildFailed, CompileFailed, HookMissing, SafeExtBuildError, ToolkitError
 from .machine import read_machine
 from .plan import BuildPlan
@@ -64,8 +64,8 @@ def _run(task: Task, settings: Settings) -> Any:
 
 
 def _own_source(torch: Torch | None, cuda: Cuda | None) -> str:
-    """That it is the package which does not fit, and not the machine."""
-    if torch is None or torch.facts is None:
+    """That it is the package which does not fit, and not the machine: for those who did not write it."""
+    if torch is None or torch.facts is None or not store.is_unpacked_sdist(Path.cwd()):
         return ""
     nvcc = f" and nvcc {cuda.build.removeprefix('V')}" if cuda else ""
     return (

@@ -94,6 +94,20 @@ def test_an_sdist_that_lacks_its_sources(ground: Ground, tmp_path: Path) -> None
     assert not (tmp_path / "dist").exists()
 
 
+@on_torch
+def test_an_sdist_that_does_not_compile(ground: Ground, tmp_path: Path) -> None:
+    project = copy_project("tiny_cuda", tmp_path)
+    (project / "csrc" / "module.cpp").write_text("int answer() { return forty_two; }\n")
+    text = (project / "setup.py").read_text().replace("CUDAExtension", "CppExtension")
+    (project / "setup.py").write_text(text.replace('"csrc/scale.cu", "csrc/versions.cu"', ""))
+    set_backend(project, 'requires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n')
+    run = build(ground, sdist(project), tmp_path)
+    assert run.status == 1
+    assert run.said[-2].startswith("error: csrc/module.cpp does not compile: csrc/module.cpp:1:")
+    assert "forty_two" in run.said[-2]
+    assert run.said[-1].startswith("hint: It is the package's own source that does not compile with torch ")
+
+
 def test_a_requirement_that_nobody_has(ground: Ground, tmp_path: Path) -> None:
     project = copy_project("plain", tmp_path)
     missing = (tmp_path / "missing.whl").as_uri()
