@@ -127,7 +127,7 @@ def test_cmake_meets_the_scheduler(ground: Ground, tmp_path: Path) -> None:
     compiled = [line for line in run.output.splitlines() if "seb-job" in line]
     assert any("module.cpp" in line for line in compiled)
     assert any("nvcc" in line and "scale.cu" in line and "code=[sm_80]" in line for line in compiled)
-    assert run.says("compiled", "objects", "scale.cu")
+    assert run.says("compiled", "objects")
     site = unpacked(only_wheel(tmp_path / "dist"))
     answer = ground.evaluate("torch, cmake_cuda._C", "cmake_cuda._C.multiply(2, 3)", PYTHONPATH=str(site))
     assert answer.startswith("(")
