@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .command import compiler_index, is_compiler
 
@@ -40,10 +40,18 @@ class Block:
 
 @dataclass(frozen=True)
 class Edge:
-    """A `build` statement: what is made, and what it is made from (explicitly)."""
+    """A `build` statement: what is made, and what it is made from (explicitly), by which rule."""
 
     outputs: tuple[str, ...]
     inputs: tuple[str, ...]
+    rule: str = field(default="", compare=False)
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """What running it makes. phony runs nothing: its outputs may be anybody's files. (CMake writes a phony
+        edge whose outputs are all that it was configured from: the project's CMakeLists.txt, its own modules.)
+        """
+        return () if self.rule == "phony" else self.outputs
 
 
 @dataclass(frozen=True)
@@ -104,8 +112,9 @@ def _in_order(run: Sequence[Block], cost: Callable[[str], float]) -> list[Block]
 
 
 def is_generated(text: str) -> bool:
-    """Whether the file rebuilds itself (CMake's, meson's): then it must keep its name."""
-    return re.search(r"^\s+generator\s*=", text, re.MULTILINE) is not None
+    """Whether the file rebuilds itself (CMake's, meson's): then it must keep its name. One that includes others
+    is taken for such a file, too: CMake's has its rules there, and what is not seen is not to be rewritten."""
+    return re.search(r"^\s+generator\s*=|^(?:include|subninja)\s", text, re.MULTILINE) is not None
 
 
 def is_plain(path: str) -> bool:
@@ -239,7 +248,7 @@ def read_edge(block: Block) -> Edge:
     flat = re.sub(r"\$\n *", "", block.head)
     words = re.findall(r"(?:\$.|[^\s$:|])+|:|\|[|@]?", flat)[1:]
     colon = words.index(":") if ":" in words else len(words)
-    return Edge(_explicit(words[:colon]), _explicit(words[colon + 2 :]))
+    return Edge(_explicit(words[:colon]), _explicit(words[colon + 2 :]), "".join(words[colon + 1 : colon + 2]))
 
 
 def _explicit(words: Sequence[str]) -> tuple[str, ...]:

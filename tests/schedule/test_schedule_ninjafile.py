@@ -223,6 +223,16 @@ def test_generated_files_are_known() -> None:
     assert is_generated("rule RERUN_CMAKE\n  command = cmake\n  generator = 1\n")
     assert not is_generated(torch_file())
     assert not is_generated("generator = 1\n")
+    # CMake's own has its rules, and this word, in a file that it includes.
+    assert is_generated("ninja_required_version = 1.5\ninclude CMakeFiles/rules.ninja\n")
+    assert is_generated("subninja part.ninja\n")
+
+
+def test_phony_makes_nothing() -> None:
+    made, named = edges("build a.o: compile a.cu\nbuild CMakeCache.txt ../CMakeLists.txt: phony\n")
+    assert (made.rule, made.makes) == ("compile", ("a.o",))
+    assert (named.rule, named.makes) == ("phony", ())
+    assert named.outputs == ("CMakeCache.txt", "../CMakeLists.txt")
 
 
 def test_directories_are_moved_as_wholes() -> None:
