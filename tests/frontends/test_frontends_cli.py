@@ -128,6 +128,7 @@ def test_cmake_meets_the_scheduler(ground: Ground, tmp_path: Path) -> None:
     assert any("module.cpp" in line for line in compiled)
     assert any("nvcc" in line and "scale.cu" in line and "code=[sm_80]" in line for line in compiled)
     assert run.says("compiled", "objects")
+    assert (project / "CMakeLists.txt").exists()  # which CMake's build.ninja names as an output
     site = unpacked(only_wheel(tmp_path / "dist"))
     answer = ground.evaluate("torch, cmake_cuda._C", "cmake_cuda._C.multiply(2, 3)", PYTHONPATH=str(site))
     assert answer.startswith("(")
