@@ -1,4 +1,4 @@
-"""The PEP 517 and PEP 660 hooks: setuptools' own, each run under supervision.
+"""The PEP 517 and PEP 660 hooks: the inner backend's own (setuptools', if no other is named), under supervision.
 
 Frontends import this module for every hook that they call, so nothing is imported before it is needed.
 """
@@ -35,19 +35,13 @@ def get_requires_for_build_sdist(config_settings: ConfigSettings = None) -> list
 
 
 def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: ConfigSettings = None) -> str:
-    return _run("prepare_metadata_for_build_wheel", config_settings, metadata_directory=metadata_directory)
+    return _prepare("prepare_metadata_for_build_wheel", "build_wheel", metadata_directory, config_settings)
 
 
 def build_wheel(
     wheel_directory: str, config_settings: ConfigSettings = None, metadata_directory: str | None = None
 ) -> str:
-    return _run(
-        "build_wheel",
-        config_settings,
-        compiles=True,
-        wheel_directory=wheel_directory,
-        metadata_directory=metadata_directory,
-    )
+    return _build("build_wheel", wheel_directory, config_settings, metadata_directory)
 
 
 def build_sdist(sdist_directory: str, config_settings: ConfigSettings = None) -> str:
@@ -60,19 +54,13 @@ def _get_requires_for_build_editable(config_settings: ConfigSettings = None) -> 
 
 
 def _prepare_metadata_for_build_editable(metadata_directory: str, config_settings: ConfigSettings = None) -> str:
-    return _run("prepare_metadata_for_build_editable", config_settings, metadata_directory=metadata_directory)
+    return _prepare("prepare_metadata_for_build_editable", "build_editable", metadata_directory, config_settings)
 
 
 def _build_editable(
     wheel_directory: str, config_settings: ConfigSettings = None, metadata_directory: str | None = None
 ) -> str:
-    return _run(
-        "build_editable",
-        config_settings,
-        compiles=True,
-        wheel_directory=wheel_directory,
-        metadata_directory=metadata_directory,
-    )
+    return _build("build_editable", wheel_directory, config_settings, metadata_directory)
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
@@ -88,15 +76,14 @@ def __getattr__(name: str) -> Callable[..., Any]:
 
 
 def _get_requires(hook: str, config_settings: ConfigSettings, compiles: bool = False) -> list[str]:
-    """setuptools would run setup.py to learn of `setup_requires`, which hardly any project has any more."""
     settings, rest = _load(config_settings)
     compiler = _compiler_requirements(settings) if compiles else []
-    if not _mentions_setup_requires(Path.cwd()) or not _torch_is_there(settings):
+    if not _has_requires(settings):
         return compiler
     from . import driver
 
-    result: list[str] = driver.run(driver.Task(hook, {"config_settings": rest}), settings)
-    return [*result, *compiler]
+    result: list[str] | None = driver.run(driver.Task(hook, {"config_settings": rest}, optional=True), settings)
+    return [*(result or []), *compiler]
 
 
 def _compiler_requirements(settings: Settings) -> list[str]:
@@ -111,7 +98,38 @@ def _compiler_requirements(settings: Settings) -> list[str]:
     return driver.compiler_requirements(settings)
 
 
-def _run(hook: str, config_settings: ConfigSettings, compiles: bool = False, **arguments: Any) -> str:
+def _has_requires(settings: Settings) -> bool:
+    """setuptools would run setup.py to learn of `setup_requires`, which hardly any project has any more."""
+    if not settings.uses_setuptools:
+        return True
+    return _mentions_setup_requires(Path.cwd()) and _torch_is_there(settings)
+
+
+def _prepare(hook: str, builds: str, metadata_directory: str, config_settings: ConfigSettings) -> str:
+    """A backend need not have this hook. The metadata is then that of the wheel, which is kept."""
+    settings, rest = _load(config_settings)
+    from . import driver, prebuilt
+
+    arguments = {"metadata_directory": metadata_directory, "config_settings": rest}
+    result: str | None = driver.run(driver.Task(hook, arguments, optional=True), settings)
+    if result is None:
+        wheel = _run(builds, config_settings, compiles=True, wheel_directory=metadata_directory)
+        result = prebuilt.keep(Path(metadata_directory), wheel, builds)
+    return result
+
+
+def _build(
+    hook: str, wheel_directory: str, config_settings: ConfigSettings, metadata_directory: str | None
+) -> str:
+    from . import prebuilt
+
+    if metadata_directory and (wheel := prebuilt.take(Path(metadata_directory), Path(wheel_directory), hook)):
+        return wheel
+    directories = {"wheel_directory": wheel_directory, "metadata_directory": metadata_directory}
+    return _run(hook, config_settings, compiles=True, **directories)
+
+
+def _run(hook: str, config_settings: ConfigSettings, compiles: bool = False, **arguments: str | None) -> str:
     settings, rest = _load(config_settings)
     from . import driver
 

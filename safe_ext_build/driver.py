@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import advice, plan, ui
-from .errors import BuildFailed, SafeExtBuildError, ToolkitError
+from . import advice, plan, store, ui
+from .errors import BuildFailed, CompileFailed, HookMissing, SafeExtBuildError, ToolkitError
 from .machine import read_machine
 from .plan import BuildPlan
 from .settings import Settings
@@ -23,15 +23,18 @@ from .toolchain.host import Host
 # A setup script that makes extensions with torch's helper; and one that has its own mind about the host compiler.
 _COMPILES = re.compile(r"cpp_extension|CUDAExtension|CppExtension|\.cu\b")
 _OWN_HOST = re.compile(r"allow-unsupported-compiler|ccbin")
+_BUILD_FILES = ("setup.py", "CMakeLists.txt", "meson.build")
 
 
 @dataclass(frozen=True)
 class Task:
-    """A hook of the inner backend. `compiles`: it builds, so the toolkit matters and the plan is worth saying."""
+    """A hook of the inner backend. `compiles`: it builds, so the toolkit matters and the plan is worth saying.
+    `optional`: a backend may do without it, and the result is then None."""
 
     hook: str
     arguments: dict[str, Any]
     compiles: bool = False
+    optional: bool = False
 
 
 def run(task: Task, settings: Settings) -> Any:
@@ -40,6 +43,8 @@ def run(task: Task, settings: Settings) -> Any:
         with _cache_held():
             return _run(task, settings)
     except SafeExtBuildError as error:
+        if task.optional and isinstance(error, HookMissing):
+            return None
         ui.show_error(error)
         raise SystemExit(1) from None
 
@@ -47,15 +52,14 @@ def run(task: Task, settings: Settings) -> Any:
 def _cache_held() -> AbstractContextManager[None]:
     if not _is_linux():
         return contextlib.nullcontext()
-    from . import store
     from .supervise.workspace import cache_root
 
     return store.using(cache_root(dict(os.environ)))
 
 
 def _run(task: Task, settings: Settings) -> Any:
-    # A project without a setup script has no code that could ask for torch.
-    has_code = Path("setup.py").is_file()
+    # Without a setup script, setuptools runs no code that could ask for torch; what others run we cannot know.
+    has_code = Path("setup.py").is_file() or not settings.uses_setuptools
     torch = find.find_torch(settings, os.getppid(), os.environ) if has_code and _is_linux() else None
     cuda = _find_cuda(task, settings, torch) if torch else None
     host, no_host = _find_host(torch, cuda) if task.compiles else (None, "")
@@ -74,8 +78,11 @@ def _run(task: Task, settings: Settings) -> Any:
     try:
         return _execute(task, settings, torch, cuda, planned)
     except BuildFailed as error:
-        error.hint = error.hint or no_host or _about_the_place(task, str(error))
-        error.hint = error.hint or advice.afterthought(str(error), torch, cuda)
+        error.hint = error.hint or _about_the_place(task, str(error))
+        if isinstance(error, CompileFailed):
+            error.hint = error.hint or _own_source(torch, cuda)
+        else:
+            error.hint = error.hint or no_host or advice.afterthought(str(error), torch, cuda)
         raise
 
 
@@ -113,16 +120,32 @@ def compiler_requirements(settings: Settings) -> list[str]:
     return list(wanted)
 
 
+def _own_source(torch: Torch | None, cuda: Cuda | None) -> str:
+    """That it is the package which does not fit, and not the machine: for those who did not write it."""
+    if torch is None or torch.facts is None or not store.is_unpacked_sdist(Path.cwd()):
+        return ""
+    nvcc = f" and nvcc {cuda.build.removeprefix('V')}" if cuda else ""
+    return (
+        f"It is the package's own source that does not compile with {torch.facts.describe()}{nvcc}: the "
+        "compiler's message is above. A newer release of the package may; else correct the source."
+    )
+
+
 def _torch_line(torch: Torch | None) -> str:
     """Which torch, and why; that there is none is worth saying only to who has asked for it."""
-    if torch is None or (torch.source.kind == "none" and "torch" not in _setup_script()):
+    if torch is None or (torch.source.kind == "none" and "torch" not in _setup_script().lower()):
         return ""
     return torch.source.line
 
 
 def _setup_script() -> str:
+    """What says how the project is built, whatever builds it."""
+    return "\n".join(map(_text, _BUILD_FILES))
+
+
+def _text(file: str) -> str:
     try:
-        return Path("setup.py").read_text(errors="replace")
+        return Path(file).read_text(errors="replace")
     except OSError:
         return ""
 
@@ -165,18 +188,21 @@ def _find_host(torch: Torch | None, cuda: Cuda | None) -> tuple[Host | None, str
 
 def _execute(task: Task, settings: Settings, torch: Torch | None, cuda: Cuda | None, planned: BuildPlan) -> Any:
     if not _is_linux():
-        return _in_process(task, planned)
+        return _in_process(task, settings, planned)
     from . import staging
 
     return staging.run(staging.Scene(task.hook, task.arguments, settings, torch, cuda, planned, task.compiles))
 
 
-def _in_process(task: Task, planned: BuildPlan) -> Any:
-    """Elsewhere than on Linux: setuptools as it is, with the planned number of jobs; the rest needs Linux."""
-    from setuptools import build_meta
+def _in_process(task: Task, settings: Settings, planned: BuildPlan) -> Any:
+    """Elsewhere than on Linux: the backend as it is, with the planned number of jobs; the rest needs Linux."""
+    from .supervise.backend import load
 
     os.environ.update(planned.environment)
-    return getattr(build_meta, task.hook)(**task.arguments)
+    hook = getattr(load(settings.inner_backend, settings.inner_path, Path.cwd()), task.hook, None)
+    if hook is None:
+        raise HookMissing(f"{settings.inner_backend} has no hook {task.hook}")
+    return hook(**task.arguments)
 
 
 def _about_the_place(task: Task, message: str) -> str:

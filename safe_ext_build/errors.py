@@ -33,3 +33,11 @@ class SupervisionError(SafeExtBuildError):
 
 class BuildFailed(SafeExtBuildError):
     """The project's own build failed; its output has already been shown."""
+
+
+class CompileFailed(BuildFailed):
+    """A source of the project does not compile."""
+
+
+class HookMissing(SafeExtBuildError):
+    """The inner backend does not have this hook."""

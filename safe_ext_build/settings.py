@@ -36,6 +36,9 @@ INTERNAL_VARIABLES = tuple(PREFIX + name for name in ("ID", "JOB", "SHIMS", "SOC
 SETUPTOOLS_OPTIONS = ("verbose", "quiet", "editable-mode", "editable_mode")
 """The `-C` keys that setuptools.build_meta reads, apart from those that begin with `--`."""
 
+SETUPTOOLS = "setuptools.build_meta"
+"""The backend that runs inside ours when no other is named."""
+
 
 # --- what a value may be ---
 
@@ -81,6 +84,15 @@ def _read_list(value: object) -> str | None:
     return ";".join(text for text in map(_read_text, items) if text.strip()) or None
 
 
+def _read_backend(value: object) -> str:
+    text = _read_text(value).strip()
+    module, _, attribute = text.partition(":")
+    names = [*module.split("."), *(attribute.split(".") if ":" in text else [])]
+    if names[0] == __package__ or not all(name.isidentifier() for name in names):
+        raise ValueError
+    return text
+
+
 def _read_count(value: object) -> int | None:
     """A count of at least 1; None for "auto". Stricter than int(), which takes True, "+4", "4_0" and "٤"."""
     if isinstance(value, str):
@@ -115,6 +127,7 @@ def _choice(options: tuple[str, ...]) -> Kind:
     return Kind(f"{', '.join(quoted[:-1])} or {quoted[-1]}", read)
 
 
+BackendName = Annotated[str | None, Kind('a module, or "module:object", other than our own', _read_backend)]
 Text = Annotated[str | None, Kind("a string", _read_text)]
 EnvironmentPath = Annotated[Path | None, Kind("the path of a Python, or of an environment", _read_path)]
 FilePath = Annotated[Path | None, Kind("the path of a directory", _read_path)]
@@ -227,6 +240,15 @@ class Settings:
     jobs: JobsSettings = JobsSettings()
     workspace: WorkspaceSettings = WorkspaceSettings()
 
+    backend: BackendName = None
+    """The PEP 517 backend that runs inside the supervised builder, written as `build-backend` is:
+    `scikit_build_core.build`, `mesonpy`. Every `-C` key that is no setting of ours goes to it. When it is not
+    set: `setuptools.build_meta`."""
+
+    backend_path: TextList = None
+    """Where a backend that is part of the project lies, written as `backend-path` of `[build-system]` is:
+    directories inside the project; a list of strings means the same as the strings with `;` between them."""
+
     build_dir: BuildDir = None
     """The directory where compiled objects are kept for the next build. When it is not set: setuptools'
     `build/`, or the user's cache where the project's own directory does not last (an unpacked sdist).
@@ -245,6 +267,21 @@ class Settings:
     `import torch`."""
 
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def inner_backend(self) -> str:
+        """The backend that runs inside ours."""
+        return self.backend or SETUPTOOLS
+
+    @property
+    def inner_path(self) -> tuple[str, ...]:
+        """The directories of an in-tree backend, relative to the project."""
+        return tuple(filter(None, (self.backend_path or "").split(";")))
+
+    @property
+    def uses_setuptools(self) -> bool:
+        """Whether that is setuptools; its legacy form, `setuptools.build_meta:__legacy__`, included."""
+        return self.inner_backend.partition(":")[0] == SETUPTOOLS
 
     def source(self, name: str) -> str:
         """Where the value of a setting (`jobs.max`) came from, in words; "default" when nobody set it."""
@@ -357,13 +394,14 @@ def _file_values(path: Path) -> Iterator[_Given]:
         yield _Given(name, value, f"[tool.{TABLE}] {name} in {path.name}", "{name} = {toml}")
 
 
-def _is_forwarded(key: str) -> bool:
-    return key in SETUPTOOLS_OPTIONS or (key.startswith("--") and _plain(key) not in _aliases())
+def _is_forwarded(key: str, any_key: bool) -> bool:
+    """Whether a `-C` key is for the inner backend. `any_key`: we do not know what it reads."""
+    return key in SETUPTOOLS_OPTIONS or ((any_key or key.startswith("--")) and _plain(key) not in _aliases())
 
 
-def _option_values(config_settings: Mapping[str, object]) -> Iterator[_Given]:
+def _option_values(config_settings: Mapping[str, object], any_key: bool) -> Iterator[_Given]:
     for key, value in config_settings.items():
-        if not _is_forwarded(key):
+        if not _is_forwarded(key, any_key):
             last = value[-1] if isinstance(value, list) and value else value
             yield _Given(key, last, f"-C {key}", "-C {name}={value}", SETUPTOOLS_OPTIONS)
 
@@ -408,17 +446,20 @@ def load(
     options = config_settings or {}
     values: dict[str, object] = {}
     sources: dict[str, str] = {}
-    for given in (
-        *_file_values(project / "pyproject.toml"),
-        *_option_values(options),
-        *_environment_values(environ),
-    ):
+    in_file, in_environment = [*_file_values(project / "pyproject.toml")], [*_environment_values(environ)]
+    any_key = _names_other_backend([*in_file, *in_environment], options)
+    for given in (*in_file, *_option_values(options, any_key), *in_environment):
         if given.name in schema() and _is_empty(given.value):
             continue
         value = _checked(given)
         values[given.name] = project.absolute() / value if isinstance(value, Path) else value
         sources[given.name] = given.source
-    return _settings_of(values, sources), {key: options[key] for key in options if _is_forwarded(key)}
+    return _settings_of(values, sources), {key: options[key] for key in options if _is_forwarded(key, any_key)}
+
+
+def _names_other_backend(given: Iterable[_Given], options: Mapping[str, object]) -> bool:
+    named = [options.get("backend"), *(one.value for one in given if one.name == "backend")]
+    return any(not _is_empty(name) and str(name).partition(":")[0] != SETUPTOOLS for name in named)
 
 
 # --- what to do about a name that does not exist ---

@@ -24,6 +24,7 @@ from .schedule.fit import Fit
 from .schedule.forecast import Curve
 from .schedule.history import History
 from .schedule.history_key import scope
+from .schedule.ninjafile import JOB
 from .schedule.policy import Limits
 from .schedule.shim import Config
 from .settings import Settings
@@ -31,6 +32,7 @@ from .supervise import hook, shims, workspace
 from .supervise.processes import ID_VARIABLE
 from .supervise.protocol import HISTORY
 from .supervise.workspace import Workspace
+from .toolchain import cmake
 from .toolchain.find import Cuda, Torch
 from .toolchain.fingerprint import fingerprint, host_compiler
 
@@ -56,7 +58,7 @@ def run(scene: Scene) -> Any:
     cache = workspace.cache_root(dict(os.environ))
     root = scene.settings.workspace.dir or workspace.default_root(dict(os.environ))
     with hook.Signals() as signals:
-        place = workspace.create(root, _shim_roots())
+        place = workspace.create(root, shim_roots())
         project = store.name(Path.cwd())
         history = History(cache / "history.sqlite")
         try:
@@ -90,7 +92,8 @@ def _write_history(known: dict[str, Curve], place: Workspace) -> None:
     (place.path / HISTORY).write_text(text)
 
 
-def _shim_roots() -> list[Path]:
+def shim_roots() -> list[Path]:
+    """Where shims go when the workspace cannot hold them, best first."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     roots = [Path(runtime) / "safe-ext-build"] if runtime else []
     last = Path(f"/var/tmp/safe-ext-build-{os.getuid()}.shims")  # a home may be long, or execute nothing
@@ -123,6 +126,13 @@ def _stage(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.B
         home, real = shims.write_cuda_home(place, scene.cuda.home)
         environ |= {"CUDA_HOME": str(home), "CUDA_PATH": str(home)}
         moved[str(home)] = str(scene.cuda.home)
+    environ |= cmake.environment(
+        scene.cuda.home if scene.cuda else None,
+        scene.cuda.archs if scene.cuda else "",
+        scene.plan.most_jobs,
+        JOB,
+        environ,
+    )
     shims.write_job(place)
     shims.write_ninja(place, _ninja_config(scene, place, moved, ground))
     if scene.torch and scene.torch.source.borrowed:
@@ -139,9 +149,11 @@ def _stage(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.B
     }
     found = neighbours_root(os.environ)
     return hook.Build(
-        scene.hook,
-        _absolute(scene.arguments),
-        environ,
+        hook=scene.hook,
+        arguments=_absolute(scene.arguments),
+        backend=scene.settings.inner_backend,
+        backend_path=scene.settings.inner_path,
+        environ=environ,
         limits=asdict(Limits(scene.plan.most_jobs, scene.plan.cpus, scene.plan.guard)),
         compiles=asdict(_naming(scene, project, real, ground)),
         neighbours=str(found or ""),

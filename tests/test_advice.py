@@ -40,7 +40,7 @@ def test_what_a_build_that_requires_cuda_lacks(
     error = advice.unmet("require-cuda in pyproject.toml", torch, cuda)
     assert isinstance(error, kind)
     assert str(error).startswith("require-cuda in pyproject.toml asks for CUDA") and text in str(error)
-    assert error.hint.startswith("Install ")
+    assert "nstall " in error.hint
 
 
 def test_a_build_that_requires_cuda_and_has_it() -> None:
@@ -61,7 +61,8 @@ def test_a_cuda_extension_meets_a_torch_without_cuda(failure: str) -> None:
     assert first == "torch 2.14.1 (CPU only) in /env/site-packages cannot build CUDA extensions."
     assert "--index-url https://download.pytorch.org/whl/" in second
     assert "ROCm 6.4" in advice.afterthought(failure, having(None, "6.4"), None)
-    assert advice.afterthought(failure, having("13.0"), None) == advice.NO_COMPILER
+    said = advice.afterthought(failure, having("13.0"), None).splitlines()
+    assert said[0] == advice.NO_COMPILER and "cuda-toolkit-13-0" in said[1]
     assert advice.afterthought(failure, having("13.0"), CUDA) == ""
 
 

@@ -24,7 +24,10 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(("preflight", "store", "report", "checking"), 5),
     "staging": 6,
     "driver": 7,
-    **dict.fromkeys(("build_meta", "cli"), 9),
+    "prebuilt": 8,
+    "build_meta": 9,
+    "cli": 9,
+    "__main__": 10,
 }
 # These start fast, or run under `python -I -S -E`: they find nothing but the standard library and each other.
 _IN_SUPERVISE = (

@@ -63,6 +63,8 @@ def test_the_schema_is_what_the_dataclasses_say() -> None:
         "jobs.nvcc-threads",
         "jobs.memory-guard",
         "workspace.dir",
+        "backend",
+        "backend-path",
         "build-dir",
         "require-cuda",
         "check",
@@ -126,6 +128,8 @@ SAMPLES: dict[str, str] = {
     "jobs.nvcc-threads": "3",
     "jobs.memory-guard": "false",
     "workspace.dir": "/scratch",
+    "backend": "mesonpy",
+    "backend-path": "tools;.",
     "build-dir": "/objects",
     "torch.runtime": "/env",
     "torch.pin": "true",
@@ -464,3 +468,35 @@ def test_the_check_of_the_page_is_an_exit_status(tmp_path: Path, capsys: pytest.
 def test_the_page_is_made_by_a_command() -> None:
     command = [sys.executable, "-m", "safe_ext_build._settings_docs", "--check"]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("where", ["file", "option", "environment"])
+def test_what_is_no_setting_goes_to_another_backend(tmp_path: Path, where: str) -> None:
+    others = {"cmake.define.X": ["1", "2"], "setup-args": "-Da=b", "jobs.max": "3"}
+    text = table('backend = "mesonpy"') if where == "file" else ""
+    options = {**others, "backend": "mesonpy"} if where == "option" else others
+    environ = {"SAFE_EXT_BUILD_BACKEND": "mesonpy"} if where == "environment" else {}
+    settings, rest = read(tmp_path, text, options, environ)
+    assert settings.inner_backend == "mesonpy"
+    assert not settings.uses_setuptools
+    assert settings.jobs.max == 3
+    assert rest == {"cmake.define.X": ["1", "2"], "setup-args": "-Da=b"}
+
+
+def test_a_misspelt_setting_does_not_go_to_another_backend(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="max_jobs") as caught:
+        read(tmp_path, table('backend = "mesonpy"'), {"max_jobs": "3"})
+    assert "jobs.max" in caught.value.hint
+
+
+def test_the_legacy_form_of_setuptools_is_setuptools(tmp_path: Path) -> None:
+    options = {"backend": "setuptools.build_meta:__legacy__"}
+    assert read(tmp_path, "", options)[0].uses_setuptools
+    with pytest.raises(SettingsError, match="-C nonsense"):
+        read(tmp_path, "", {**options, "nonsense": "1"})
+
+
+@pytest.mark.parametrize("name", ["safe_ext_build.build_meta", "a b", "a:", "../x", "a..b"])
+def test_what_is_no_backend(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SettingsError, match="other than our own"):
+        read(tmp_path, table(f"backend = '{name}'"))

@@ -1,15 +1,16 @@
 """Rewrites a build.ninja: compiles go through J, unstable prefixes become shell variables, long compiles first.
 
-Pure. ninja's own words for what is handled here: https://ninja-build.org/manual.html#ref_ninja_file
+Pure, but for `missing`. ninja's own words for what is handled here: https://ninja-build.org/manual.html#ref_ninja_file
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .command import compiler_index, is_compiler
 
@@ -39,10 +40,18 @@ class Block:
 
 @dataclass(frozen=True)
 class Edge:
-    """A `build` statement: what is made, and what it is made from (explicitly)."""
+    """A `build` statement: what is made, and what it is made from (explicitly), by which rule."""
 
     outputs: tuple[str, ...]
     inputs: tuple[str, ...]
+    rule: str = field(default="", compare=False)
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """What running it makes. phony runs nothing: its outputs may be anybody's files. (CMake writes a phony
+        edge whose outputs are all that it was configured from: the project's CMakeLists.txt, its own modules.)
+        """
+        return () if self.rule == "phony" else self.outputs
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,13 @@ def rewrite(text: str, prefixes: Mapping[str, str], cost: Callable[[str], float]
 def edges(text: str) -> tuple[Edge, ...]:
     """The edges of a build.ninja, in its order."""
     return tuple(read_edge(block) for block in parse(text) if block.kind == "build")
+
+
+def missing(edges: Sequence[Edge], directory: str) -> list[str]:
+    """The inputs that neither exist nor are made by an edge."""
+    made = {path for edge in edges for path in edge.outputs}
+    inputs = dict.fromkeys(path for edge in edges for path in edge.inputs if path not in made)
+    return [path for path in inputs if "$" not in path and not os.path.exists(os.path.join(directory, path))]
 
 
 def move(text: str, places: Mapping[str, str]) -> str:
@@ -105,8 +121,9 @@ def _in_order(run: Sequence[Block], cost: Callable[[str], float]) -> list[Block]
 
 
 def is_generated(text: str) -> bool:
-    """Whether the file rebuilds itself (CMake's, meson's): then it must keep its name."""
-    return re.search(r"^\s+generator\s*=", text, re.MULTILINE) is not None
+    """Whether the file rebuilds itself (CMake's, meson's): then it must keep its name. One that includes others
+    is taken for such a file, too: CMake's has its rules there, and what is not seen is not to be rewritten."""
+    return re.search(r"^\s+generator\s*=|^(?:include|subninja)\s", text, re.MULTILINE) is not None
 
 
 def is_plain(path: str) -> bool:
@@ -252,7 +269,7 @@ def read_edge(block: Block) -> Edge:
     flat = re.sub(r"\$\n *", "", block.head)
     words = re.findall(r"(?:\$.|[^\s$:|])+|:|\|[|@]?", flat)[1:]
     colon = words.index(":") if ":" in words else len(words)
-    return Edge(_explicit(words[:colon]), _explicit(words[colon + 2 :]))
+    return Edge(_explicit(words[:colon]), _explicit(words[colon + 2 :]), "".join(words[colon + 1 : colon + 2]))
 
 
 def _explicit(words: Sequence[str]) -> tuple[str, ...]:

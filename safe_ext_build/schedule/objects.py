@@ -84,7 +84,7 @@ def distrusted(
     A file that the manifest does not know was not there, or was not looked at: what depends on it is not
     trusted either, if it is one of the project's (one that `now` knows).
     """
-    outputs = {path: {*edge.inputs, *deps.get(path, ())} for edge in edges for path in edge.outputs}
+    outputs = {path: {*edge.inputs, *deps.get(path, ())} for edge in edges for path in edge.makes}
     if before.fingerprint != now.fingerprint:
         return set(outputs)
     changed = {
@@ -164,12 +164,17 @@ class Trust:
         before = Manifest.load(self.directory)
         also = {path for edge in edges for path in edge.inputs}.union(*deps.values())
         now = Manifest(self.fingerprint, look(self.source, also, before.files))
-        for output in distrusted(before, now, edges, deps):
+        for output in filter(self._is_ours, distrusted(before, now, edges, deps)):
             with contextlib.suppress(OSError):
                 os.unlink(output)
         if self.may_touch:
             now = Manifest(self.fingerprint, _with_old_times(now.files, before.files))
         now.save(self.directory)
+
+    def _is_ours(self, output: str) -> bool:
+        """Whether this build may remove a file: never outside of the project and of where its objects are."""
+        path = os.path.abspath(os.path.join(self.directory, output))
+        return any(path.startswith(place + os.sep) for place in (self.directory, self.source))
 
 
 def _with_old_times(now: Mapping[str, File], before: Mapping[str, File]) -> dict[str, File]:

@@ -24,6 +24,8 @@ _OPTIONS = "d:f:j:k:l:nt:vw:C:h"  # as in ninja.cc
 _LONG_OPTIONS = ["help", "version", "verbose", "quiet"]
 # Each job of ninja holds a pipe; the rest is for ninja itself and for what we were started with.
 _OTHER_FILES = 64
+# In the workspace: the sources that a build.ninja names and nobody has, one a line, relative to the project.
+MISSING = "missing-sources"
 # J's beyond the slots let the supervisor choose whom to admit.
 _SPARE_JOBS = 32
 _INTERRUPTED = b"ninja: build stopped: interrupted by user.\n"
@@ -154,11 +156,20 @@ def _prepare_in_place(config: Config, text: str, directory: str, source: str) ->
     with open(copy, "w", errors="surrogateescape") as file:
         file.write(rewritten.text)
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    _note_missing(config, ninjafile.missing(rewritten.edges, directory), directory, source)
     jobs = parallelism(len(rewritten.edges), config.slots, files, config.pids)
     trust = objects.Trust(directory, source, config.fingerprint, config.may_touch)
     with contextlib.suppress(OSError):  # a full disk: then ninja will say so
         trust.establish(rewritten.edges, objects.read_deps(config.ninja, copy, directory))
     return Ready(("-f", copy, "-j", str(jobs)), directory)
+
+
+def _note_missing(config: Config, paths: list[str], directory: str, source: str) -> None:
+    """ninja will stop at each of these; what it says of them names neither the project nor a way out."""
+    if paths:
+        names = [os.path.relpath(os.path.join(directory, path), source) for path in paths]
+        with open(os.path.join(config.workspace, MISSING), "a", errors="surrogateescape") as file:
+            file.writelines(f"{name}\n" for name in names)
 
 
 def _stores(config: Config) -> list[str]:

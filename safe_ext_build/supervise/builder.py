@@ -5,14 +5,17 @@ Its result travels in a file: what the project prints on its streams is the user
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..errors import SafeExtBuildError
+from ..schedule.shim import MISSING
+from .backend import load
 from .linux import set_name
 from .protocol import FAILED
 from .reasons import Project, hint_for
@@ -25,33 +28,38 @@ def main() -> None:
     os.chdir(request["cwd"])
     sys.path[:] = request["path"]
     sys.argv[:] = [sys.argv[0]]
-    answer = _answer(request, workspace / FAILED)
+    answer = _answer(request, (workspace / FAILED, workspace / MISSING))
     temporary = workspace / "result.tmp"
     temporary.write_text(json.dumps(answer))
     temporary.rename(workspace / "result.json")
     sys.exit("error" in answer)
 
 
-def _answer(request: dict[str, Any], compile_failed: Path) -> dict[str, Any]:
+def _answer(request: dict[str, Any], explained: Sequence[Path]) -> dict[str, Any]:
     try:
-        backend = importlib.import_module("setuptools.build_meta")
+        backend = load(request["backend"], request["backend_path"], Path.cwd())
+        hook = getattr(backend, request["hook"], None)
+        if hook is None:
+            return {"missing": True}
         if request["pin"]:
             from ..stamp import install
 
             install(request["pin"])
-        value = getattr(backend, request["hook"])(**request["arguments"])
+        value = hook(**request["arguments"])
         if request["check"]:
             from ..verify import gather
 
-            gather.record(request["check"], request, value, compile_failed.parent)
+            gather.record(request["check"], request, value, explained[0].parent)
         return {"value": value}
+    except SafeExtBuildError as error:
+        return {"error": str(error), "hint": error.hint}
     except SystemExit as error:
         status = f"exit status {error.code}" if isinstance(error.code, int) else error.code or "no reason given"
         return {"error": f"the setup script gave up: {status}", "hint": _hint(error, request)}
     except KeyboardInterrupt:
         return {"error": "interrupted"}
     except BaseException as error:
-        if not compile_failed.exists():
+        if not any(flag.exists() for flag in explained):
             # A compiler's own words are the last that a user should see; of all else the traceback is shown.
             traceback.print_exc()
         return {"error": f"{type(error).__name__}: {error}", "hint": _hint(error, request)}

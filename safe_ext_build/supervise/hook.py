@@ -17,10 +17,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
-from ..errors import BuildFailed, SupervisionError
-from . import stall
+from ..errors import BuildFailed, CompileFailed, HookMissing, SupervisionError
+from ..schedule.shim import MISSING
+from . import blame, stall
 from .linux import is_subreaper, pidfd_open, set_subreaper
 from .processes import Process, descendants, end_all, marked, read, snapshot
 from .protocol import CONTINUE, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
@@ -32,19 +33,29 @@ _BOOTSTRAP = "import sys; sys.path.append({root!r}); from {module} import main; 
 
 
 @dataclass(frozen=True)
-class Build:
-    """One hook to run in a supervised builder, in the directory `cwd`: the project's, or a copy of it.
+class Tree:
+    """What a supervisor has to know of the processes that it is to own: see SupervisorRequest."""
 
-    `limits`, `compiles` and `neighbours`: see SupervisorRequest. `check`: how the builder is to look at what the
-    hook has made (see verify.gather); None when it is not. `pin`: a requirement to add to the project's own.
-    """
-
-    hook: str
-    arguments: dict[str, Any]
     environ: Mapping[str, str]
     limits: dict[str, Any]
     compiles: dict[str, Any]
     neighbours: str
+
+
+@dataclass(frozen=True)
+class Build(Tree):
+    """One hook of a backend to run in a supervised builder.
+
+    `cwd`: the directory to run it in, which is the project's or a copy of it. `backend` is `module` or
+    `module:object`, `backend_path` where it lies inside the project, if it does. `check`: how the builder is to
+    look at what the hook has made (see verify.gather); None when it is not. `pin`: a requirement to add to the
+    project's own.
+    """
+
+    hook: str
+    arguments: dict[str, Any]
+    backend: str
+    backend_path: tuple[str, ...]
     cwd: str
     check: dict[str, Any] | None = None
     pin: str = ""
@@ -83,11 +94,13 @@ def run(build: Build, workspace: Workspace, signals: Signals) -> Any:
 
     `signals` have been caught since before the workspace was made. Raises BuildFailed when the project's
     build failed, SupervisionError when the supervisor was lost; dies by the signal that it was sent, once
-    the tree is gone.
+    the tree is gone. Raises HookMissing when the backend does not have the hook.
     """
     request = {
         "hook": build.hook,
         "arguments": build.arguments,
+        "backend": build.backend,
+        "backend_path": build.backend_path,
         "path": sys.path,
         "cwd": build.cwd,
         "check": build.check,
@@ -95,57 +108,73 @@ def run(build: Build, workspace: Workspace, signals: Signals) -> Any:
     }
     with writing(workspace.path):
         (workspace.path / "request.json").write_text(json.dumps(request))
-    ending = _supervise(build, workspace, signals)
+    command = python_command("safe_ext_build.supervise.builder", str(workspace.path), isolated=False)
+    ending = _supervise(command, build, workspace, signals)
     if ending.frontend_gone or ending.signal:
         workspace.remove()
-        _die_by(ending.signal or signal.SIGTERM)
-    return _result(ending.verdict, workspace)
+        die_by(ending.signal or signal.SIGTERM)
+    return _answer(build, _ended_by_itself(ending.verdict), workspace)
 
 
-def _supervise(build: Build, workspace: Workspace, signals: Signals) -> Ending:
+def run_command(command: list[str], tree: Tree, workspace: Workspace, signals: Signals) -> tuple[int, int]:
+    """Run a program under supervision; returns its exit status, and the signal that we were sent, or 0.
+
+    We are no frontend's here, so it is no reason to end when our parent does. Raises SafeExtBuildError.
+    """
+    ending = _supervise(command, tree, workspace, signals, frontend=False)
+    if ending.signal:
+        return 1, ending.signal
+    return _ended_by_itself(ending.verdict).builder_status >> 8, 0
+
+
+def _supervise(
+    command: list[str], tree: Tree, workspace: Workspace, signals: Signals, frontend: bool = True
+) -> Ending:
     before = {process.pid for process in descendants(os.getpid(), snapshot())}
     with _subreaper():
         try:
-            supervisor, lifeline = _start(build, workspace)
-            ending = _wait(supervisor, lifeline, signals)
+            supervisor, lifeline = _start(command, tree, workspace, frontend)
+            ending = _wait(supervisor, lifeline, signals, frontend)
             ending.verdict = Verdict.load(workspace.path / "verdict.json")
         finally:
             _clear(workspace, before)
     return ending
 
 
-def _start(build: Build, workspace: Workspace) -> tuple[subprocess.Popen[bytes], int]:
+def _start(
+    command: list[str], tree: Tree, workspace: Workspace, frontend: bool
+) -> tuple[subprocess.Popen[bytes], int]:
     reader, writer = os.pipe()
-    frontend = read(os.getppid())
+    parent = read(os.getppid())
     request = SupervisorRequest(
         workspace=str(workspace.path),
         lock=workspace.lock,
         lifeline=reader,
         hook=os.getpid(),
-        frontend=os.getppid(),
-        frontend_start=frontend.start if frontend else 0,
-        command=python_command("safe_ext_build.supervise.builder", str(workspace.path), isolated=False),
-        environ=dict(build.environ),
-        limits=build.limits,
-        compiles=build.compiles,
-        neighbours=build.neighbours,
+        frontend=os.getppid() if frontend else 0,
+        frontend_start=parent.start if parent else 0,
+        command=command,
+        environ=dict(tree.environ),
+        limits=tree.limits,
+        compiles=tree.compiles,
+        neighbours=tree.neighbours,
         patience=stall.PATIENCE,
     )
     request.save(workspace.path / "supervisor.json")
-    command = python_command(
+    start = python_command(
         "safe_ext_build.supervise.supervisor", str(workspace.path / "supervisor.json"), isolated=True
     )
     try:
-        supervisor = subprocess.Popen(command, pass_fds=(reader, workspace.lock), start_new_session=True)
+        supervisor = subprocess.Popen(start, pass_fds=(reader, workspace.lock), start_new_session=True)
     finally:
         os.close(reader)
     return supervisor, writer
 
 
-def _wait(supervisor: subprocess.Popen[bytes], lifeline: int, signals: Signals) -> Ending:
+def _wait(supervisor: subprocess.Popen[bytes], lifeline: int, signals: Signals, watch_parent: bool) -> Ending:
     """Wait for the supervisor's end; meanwhile pass on what we are told."""
     ending = Ending()
-    pidfd, frontend = pidfd_open(supervisor.pid), _open_parent()
+    pidfd, frontend = pidfd_open(supervisor.pid), _open_parent() if watch_parent else -1
     poll = select.poll()
     for descriptor in (pidfd, frontend, signals.reader):
         if descriptor >= 0:
@@ -202,7 +231,7 @@ def _clear(workspace: Workspace, before: set[int]) -> None:
         end_all(lambda: marked(workspace.id))
 
 
-def _die_by(number: int) -> None:
+def die_by(number: int) -> NoReturn:
     """End as the signal ends a process, so that our parent sees the truth."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # nobody reads any more
@@ -210,9 +239,11 @@ def _die_by(number: int) -> None:
     signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)
+    sys.exit(128 + number)
 
 
-def _result(verdict: Verdict | None, workspace: Workspace) -> Any:
+def _ended_by_itself(verdict: Verdict | None) -> Verdict:
+    """The verdict on what has ended by itself; raises SafeExtBuildError for every other end."""
     if verdict is None:
         raise SupervisionError(
             "the supervisor was killed, so the build was ended",
@@ -227,10 +258,10 @@ def _result(verdict: Verdict | None, workspace: Workspace) -> Any:
         raise BuildFailed(
             f"the build was stopped: {verdict.reason}", hint="Finished objects are kept and used again."
         )
-    return _answer(verdict, workspace)
+    return verdict
 
 
-def _answer(verdict: Verdict, workspace: Workspace) -> Any:
+def _answer(build: Build, verdict: Verdict, workspace: Workspace) -> Any:
     try:
         answer = json.loads((workspace.path / "result.json").read_text())
     except (OSError, ValueError):
@@ -238,16 +269,30 @@ def _answer(verdict: Verdict, workspace: Workspace) -> Any:
         raise BuildFailed(f"the setup script ended the process that ran it (exit status {status})") from None
     if "value" in answer:
         return answer["value"]
+    if "missing" in answer:
+        raise HookMissing(f"{build.backend} has no hook {build.hook}")
+    if missing := _missing_sources(verdict, workspace):
+        raise blame.missing_sources(missing, Path.cwd())
     if verdict.failure:
         raise _compile_failure(verdict.failure)
     raise BuildFailed(answer["error"], hint=answer.get("hint", ""))
+
+
+def _missing_sources(verdict: Verdict, workspace: Workspace) -> list[str]:
+    """What ninja was to compile and could not find; or what a compiler was."""
+    try:
+        return list(dict.fromkeys((workspace.path / MISSING).read_text(errors="replace").splitlines()))
+    except OSError:
+        failure = verdict.failure
+        missing = failure and blame.missing_to_compiler(failure["source"], failure["error"])
+        return [failure["source"]] if failure and missing else []
 
 
 def _compile_failure(failure: dict[str, Any]) -> BuildFailed:
     if failure["memory"]:
         return BuildFailed(f"{failure['source']}: {failure['error']}", hint=MEMORY_HINT)
     reason = failure["error"] or f"the compiler ended with exit status {failure['code']}"
-    return BuildFailed(f"{failure['source']} does not compile: {reason}")
+    return CompileFailed(blame.as_in_the_project(f"{failure['source']} does not compile: {reason}"))
 
 
 @contextlib.contextmanager

@@ -223,6 +223,16 @@ def test_generated_files_are_known() -> None:
     assert is_generated("rule RERUN_CMAKE\n  command = cmake\n  generator = 1\n")
     assert not is_generated(torch_file())
     assert not is_generated("generator = 1\n")
+    # CMake's own has its rules, and this word, in a file that it includes.
+    assert is_generated("ninja_required_version = 1.5\ninclude CMakeFiles/rules.ninja\n")
+    assert is_generated("subninja part.ninja\n")
+
+
+def test_phony_makes_nothing() -> None:
+    made, named = edges("build a.o: compile a.cu\nbuild CMakeCache.txt ../CMakeLists.txt: phony\n")
+    assert (made.rule, made.makes) == ("compile", ("a.o",))
+    assert (named.rule, named.makes) == ("phony", ())
+    assert named.outputs == ("CMakeCache.txt", "../CMakeLists.txt")
 
 
 def test_directories_are_moved_as_wholes() -> None:
@@ -277,3 +287,12 @@ def test_the_module_has_no_state() -> None:
     text = torch_file()
     assert rewrite(text, {"A": "/cuda"}, free) == rewrite(text, {"A": "/cuda"}, free)
     assert ninjafile.parse(text) == ninjafile.parse(text)
+
+
+def test_inputs_that_neither_exist_nor_are_made(tmp_path: Path) -> None:
+    (tmp_path / "here.cu").touch()
+    text = (
+        "rule c\n  command = x\nbuild a.o: c here.cu\nbuild b.o: c gone.cu | gone.h\n"
+        "build c.o: c sub/gone.cu gone.cu\nbuild all: phony a.o b.o c.o\n"
+    )
+    assert ninjafile.missing(edges(text), str(tmp_path)) == ["gone.cu", "sub/gone.cu"]

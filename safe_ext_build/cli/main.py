@@ -1,0 +1,45 @@
+"""The command `safe-ext-build`: reads the arguments, runs one command behind the error boundary."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Protocol
+
+from .. import __version__, ui
+from ..errors import SafeExtBuildError
+from . import wheel
+
+
+class Command(Protocol):
+    """What a module of a command has."""
+
+    def add_to(self, commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+        """Declare the command and its arguments."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it; returns the exit status. Raises SafeExtBuildError."""
+
+
+COMMANDS: tuple[Command, ...] = (wheel,)
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands with their arguments; what is parsed has `run`, the command's function."""
+    result = argparse.ArgumentParser(prog="safe-ext-build", description="Builds PyTorch CUDA extensions.")
+    result.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = result.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add_to(commands).set_defaults(run=command.run)
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit status: 0, 1 when it failed, 2 when the arguments are wrong."""
+    parsed = parser().parse_args(arguments)
+    try:
+        status: int = parsed.run(parsed)
+    except SafeExtBuildError as error:
+        ui.show_error(error)
+        return 1
+    return status

@@ -1,0 +1,41 @@
+"""The environment that will import the wheel."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import SafeExtBuildError
+from ..toolchain.target import Environment, ask
+
+TORCH_RUNTIME = "SAFE_EXT_BUILD_TORCH_RUNTIME"
+"""The variable of the setting `torch.runtime`."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A Python, and what it says about itself. `named`: by the user, and not merely the one that runs us."""
+
+    python: Path
+    environment: Environment
+    named: bool
+
+
+def find_target(named: str | None) -> Target:
+    """The environment of `--python` (a path, a command, or an environment's directory), else the one that runs
+    us. Raises SafeExtBuildError when that Python does not run."""
+    python = _python(named) if named else Path(sys.executable)
+    environment = ask(python, os.environ)
+    if environment is None:
+        raise SafeExtBuildError(f"--python is {named}, which does not run as a Python", hint="Name another one.")
+    return Target(python, environment, bool(named))
+
+
+def _python(named: str) -> Path:
+    path = Path(named).expanduser()
+    if path.is_dir():
+        return (path / "bin" / "python").absolute()
+    return Path(shutil.which(named) or path).absolute()  # not resolved: the link tells the environment

@@ -1,0 +1,115 @@
+"""`safe-ext-build wheel`: builds any package with our backend in place of its own, which runs inside ours."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from .. import settings, ui
+from ..errors import BuildFailed, SafeExtBuildError
+from . import fetch, session, unpack
+from .environment import BuildEnvironment, own_requirements
+from .project import OURS, Project
+from .target import Target, find_target
+
+_EPILOG = """
+pip's own configuration (pip.conf, PIP_INDEX_URL, PIP_FIND_LINKS and the like) says where packages come from.
+Settings are given as -C KEY=VALUE or in the environment, as for any build; what is no setting goes to the
+package's own backend.
+"""
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Declare the command."""
+    what = "build a wheel of any package, unmodified, for the torch of an environment"
+    parser = commands.add_parser("wheel", help=what, description=what.capitalize() + ".", epilog=_EPILOG)
+    parser.add_argument("package", metavar="PACKAGE", help="NAME, NAME==VERSION, an sdist, or a directory (./DIR)")
+    parser.add_argument("-o", "--out", default="dist", metavar="DIR", help="where the wheel goes (default: dist)")
+    parser.add_argument("--python", metavar="PYTHON", help="the Python of the environment that will import it")
+    repeated: dict[str, Any] = {"action": "append", "default": []}
+    what = "installed for the build, too: what a setup script imports and does not declare (repeatable)"
+    parser.add_argument("--with", dest="extra", metavar="REQUIREMENT", help=what, **repeated)
+    what = "a setting, or an option of the package's own backend (repeatable)"
+    parser.add_argument("-C", "--config-setting", dest="options", metavar="KEY=VALUE", help=what, **repeated)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Build the wheel; the package's own failure, which has been shown, is a status of 1."""
+    options = read_options(arguments.options)
+    target = find_target(arguments.python)
+    with session.scratch() as place:
+        source = _source(arguments.package, target, place)
+        project = Project.read(source)
+        options = project.with_backend(options, os.environ)
+        chosen, _ = settings.load(source, options, os.environ)
+        environment = BuildEnvironment.make(place / "environment", target, chosen.torch.match)
+        environment.install([*own_requirements(), *project.requires, *arguments.extra])
+        built = _build(project, options, environment, place / "wheel")
+        if built is None:
+            return 1
+        ui.say(f"built {_deliver(built, Path(arguments.out))}")
+    return 0
+
+
+def read_options(given: list[str]) -> dict[str, Any]:
+    """`-C KEY=VALUE` as frontends hand it to a backend: what is given twice becomes a list."""
+    result: dict[str, Any] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise SafeExtBuildError(f"-C {text} has no value", hint=f"Write -C {key}=VALUE.")
+        before = result.get(key)
+        many = [*(before if isinstance(before, list) else [before]), value]
+        result[key] = value if before is None else many
+    return result
+
+
+def _source(package: str, target: Target, place: Path) -> Path:
+    """The directory that holds the package's source."""
+    path = Path(package).expanduser()
+    if looks_like_path(package) and path.is_dir():
+        return path.resolve()
+    if looks_like_path(package) or path.is_file():
+        return unpack.unpack(path, place / "source")
+    return unpack.unpack(fetch.fetch(package, target, place / "download"), place / "source")
+
+
+def looks_like_path(package: str) -> bool:
+    """As pip tells it: a bare word is a name, even where a directory of that name lies."""
+    return os.sep in package or package.startswith((".", "~")) or package.endswith(unpack.SUFFIXES)
+
+
+def _build(project: Project, options: dict[str, Any], environment: BuildEnvironment, wheels: Path) -> Path | None:
+    """Run the two hooks; None when one has failed, and has said why."""
+    wheels.mkdir()
+    hooks = session.Hooks(project.source, OURS, environment.python, environment.variables(os.environ))
+    try:
+        more = hooks.call("get_requires_for_build_wheel", config_settings=options)
+        environment.install(more)
+        name: str = hooks.call("build_wheel", wheel_directory=str(wheels), config_settings=options)
+    except session.HookFailed as error:
+        if error.reason:
+            raise BuildFailed(error.reason) from None
+        return None
+    return wheels / name
+
+
+def _deliver(wheel: Path, out: Path) -> Path:
+    """Put the wheel where it was asked for: whole, or not at all."""
+    unfinished = out / f".{wheel.name}.{os.getpid()}"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(wheel, unfinished)
+        unfinished.replace(out / wheel.name)
+    except OSError as error:
+        raise BuildFailed(
+            f"the wheel was built, but cannot be written to {out}: {error.strerror}",
+            hint="Name another directory: --out DIR.",
+        ) from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return out / wheel.name

@@ -1,0 +1,1 @@
+"""A CUDA extension built by CMake."""
