@@ -9,6 +9,7 @@ Standard library only: the supervisor imports this.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -39,8 +40,9 @@ class Share:
     """CPUs that its running compiles keep busy."""
     waiting: int
     """CPUs more that its waiting compiles would keep busy."""
-    claimed: int = 0
-    """Bytes by which its running compiles will still grow: no MemAvailable shows them yet."""
+    claimed: tuple[int, ...] = ()
+    """Bytes by which its running compiles will still grow, in steps of time from now on (those of
+    `claims.HORIZONS`): no MemAvailable shows them yet."""
     jobs: int = 0
     """Compiles that run."""
 
@@ -51,6 +53,15 @@ class Share:
 
 
 NOTHING = Share(cpus=0, waiting=0)
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What the other builds of a domain are going to take (see `Share.claimed`), and whether this one is the
+    eldest of those that compile."""
+
+    promised: tuple[int, ...] = ()
+    first: bool = True
 
 
 @dataclass(frozen=True)
@@ -219,6 +230,14 @@ class Neighbours:
         """The shares of the other builds that live."""
         return [record.share for record in self.records()]
 
+    def outlook(self) -> Outlook:
+        """What the other builds of this domain mean for this one."""
+        records = self.records()
+        claims = itertools.zip_longest(*(record.share.claimed for record in records), fillvalue=0)
+        ours = self._started, self._build
+        older = [one for one in records if one.share.wanted and (one.started, one.build) < ours]
+        return Outlook(tuple(map(sum, claims)), first=not older)
+
     def records(self) -> list[Record]:
         """The other builds that live, whoever is first by name first."""
         seen: dict[str, Record] = {}
@@ -343,7 +362,9 @@ def _decode(data: bytes) -> Record | None:
         return None
     try:
         fields = json.loads(text)
-        share = Share(**{key: max(0, int(value)) for key, value in fields.pop("share").items()})
-        return Record(**fields, share=share)
+        share = fields.pop("share")
+        claimed = tuple(max(0, int(size)) for size in share.pop("claimed"))
+        counts = {key: max(0, int(value)) for key, value in share.items()}
+        return Record(**fields, share=Share(**counts, claimed=claimed))
     except (ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -247,7 +247,7 @@ class Broker:
             self._release(job)
         elif outcome == "stopped":
             self._stop(f"the compiler of {job.name} was killed by signal {outcomes.killed_by(status, said)}")
-        elif outcome == "memory" and self._may_try_again(job):
+        elif outcome == "memory" and self._may_try_again(job, sight):
             self.scheduler.killed(job.id, now)
             job.state = "waiting"
         else:
@@ -259,8 +259,9 @@ class Broker:
         samples = [*job.samples, (max(spent, SHORTEST), 0)] if job.samples else [(max(spent, SHORTEST), peak)]
         return resample(samples, job.features.with_threads(job.threads).parallelism)
 
-    def _may_try_again(self, job: Job) -> bool:
-        job.kills_alone += not job.company
+    def _may_try_again(self, job: Job, sight: Sight) -> bool:
+        # A build that others have to come before was not alone, whatever of it ran.
+        job.kills_alone += not job.company and sight.memory.first
         return job.kills_alone < KILLS_ALONE
 
     def _failure(self, job: Job, outcome: outcomes.Outcome, said: str, sight: Sight) -> Failure:

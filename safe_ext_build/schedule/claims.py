@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import add, sub
@@ -18,6 +18,8 @@ HOLD_SECONDS = 2.0  # a job that should have let go by now is given so long, and
 HOLD_SHARE = 0.03
 RISE = 1.5
 KILLS_BEFORE_ALONE = 3
+HORIZONS = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
+"""Seconds from now at which the steps of what builds promise each other end; the last step has no end."""
 
 Key = tuple[object, ...]
 
@@ -129,6 +131,8 @@ class Claims:
         self.forecaster = forecaster
         self.profile = Profile()
         self._running = running
+        self._promised: list[int] = []
+        self._rest = 0
 
     def begin(self, job: Job, shape: Shape, now: float) -> None:
         """The job starts with the claim that it was admitted with."""
@@ -156,10 +160,26 @@ class Claims:
         """Bytes that all that runs is expected to hold at that time."""
         return self.profile.at(self.profile.bucket(now))
 
-    def growth(self, now: float, held: int) -> int:
-        """Bytes by which what runs, and holds `held`, is still expected to grow."""
+    def growth(self, now: float, held: int) -> tuple[int, ...]:
+        """Bytes by which what runs, and holds `held`, is still expected to grow: the most within each step of
+        HORIZONS."""
         ahead = self.profile.ahead(self.profile.bucket(now), len(self.profile.sums))
-        return max(0, max(ahead, default=0) - held)
+        return tuple(max(0, max(part, default=0) - held) for part in self._steps(ahead))
+
+    def _steps(self, ahead: list[int]) -> Iterator[list[int]]:
+        begin = 0
+        for horizon in HORIZONS:
+            end = int(horizon / self.profile.width) + 1
+            yield ahead[begin:end]
+            begin = end
+        yield ahead[begin:]
+
+    def promise(self, promised: Sequence[int]) -> None:
+        """Take note of what other builds are going to take, from now on, as `growth` tells it."""
+        self._promised = []
+        for horizon, size in zip(HORIZONS, promised, strict=False) if any(promised) else ():
+            self._promised += [size] * (int(horizon / self.profile.width) + 1 - len(self._promised))
+        self._rest = promised[-1] if promised else 0
 
     def curve(self, job: Job, features: Features) -> Curve:
         return self.forecaster.forecast(features).curve.scaled(job.boost)
@@ -224,15 +244,25 @@ class Claims:
         return curve.scaled(min(max(1.0, job.held / max(1, here)), max(1.0, 1.1 * job.top / curve.peak, RISE)))
 
     def fits(self, shape: Shape, now: float, budget: int) -> bool:
-        here, claim, profile = self.profile.bucket(now), shape.claim, self.profile
+        here, claim = self.profile.bucket(now), shape.claim
         if shape.peak > budget:
             # It never fits, and has to be let in at some time: when nothing else will be there at its worst.
-            ahead = profile.ahead(here, len(claim))
+            ahead = self._ahead(here, len(claim))
             return not any(other and other + own > budget for other, own in zip(ahead, claim, strict=False))
         for step in (COARSE, 1):  # most that do not fit are seen not to at a few places
-            if max(map(add, profile.ahead(here, len(claim), step), claim[::step]), default=0) > budget:
+            if max(map(add, self._ahead(here, len(claim), step), claim[::step]), default=0) > budget:
                 return False
         return True
+
+    def _ahead(self, bucket: int, count: int, step: int = 1) -> list[int]:
+        """What all that runs is expected to hold, here and in other builds beyond what they hold already."""
+        ours = self.profile.ahead(bucket, count, step)
+        if not self._promised:
+            return ours
+        theirs = self._promised[:count:step]
+        size = len(range(0, count, step))
+        ours += [0] * (size - len(ours))
+        return list(map(add, ours, theirs + [self._rest] * (size - len(theirs))))
 
 
 def _claim(curve: Curve, spent: float, width: float, smear: float) -> list[int]:

@@ -186,9 +186,9 @@ class Scheduler:
         elif job.id in spent:
             job.spent = spent[job.id] / job.parallelism
 
-    def load(self, now: float) -> tuple[int, int, int]:
+    def load(self, now: float) -> tuple[int, int, tuple[int, ...]]:
         """CPUs that running compiles keep busy, CPUs that waiting ones want, and the bytes by which what runs
-        is still expected to grow: what neighbours cannot see by themselves."""
+        is still expected to grow (see claims.HORIZONS): what neighbours cannot see by themselves."""
         return self._weight, self._waiting, self._claims.growth(now, self._relief.held)
 
     # What to do.
@@ -196,13 +196,14 @@ class Scheduler:
     def decide(self, now: float, memory: Memory) -> Decision:
         """What to admit, kill, freeze and thaw now."""
         if not self.limits.guard:
-            return self._admissions(now, None, "")
+            return self._admissions(now, None, "", first=True)
         budget = self._relief.budget(now, memory)
         kill, freeze = self._relief.choose(now, memory, self._unknown > 0)
         if kill or freeze:
             return Decision(kill=kill, freeze=freeze, held="memory is short: a compile has to give way")
         thaw = self._relief.thaw(now, memory)
-        return replace(self._admissions(now, budget, self._relief.closed(now, memory)), thaw=thaw)
+        self._claims.promise(memory.promised)
+        return replace(self._admissions(now, budget, self._relief.closed(now, memory), memory.first), thaw=thaw)
 
     def relieve(self, now: float, memory: Memory) -> Decision:
         """What to do when nothing is to be admitted any more: what is frozen must still come to its end."""
@@ -212,24 +213,23 @@ class Scheduler:
         kill, freeze = self._relief.choose(now, memory, self._unknown > 0)
         return Decision(kill=kill, freeze=freeze, thaw=[] if kill or freeze else self._relief.thaw(now, memory))
 
-    def _admissions(self, now: float, budget: int | None, closed: str) -> Decision:
+    def _admissions(self, now: float, budget: int | None, closed: str, first: bool) -> Decision:
         admit: list[tuple[int, int]] = []
-        if not self._running and self._waiting:
+        if first and not self._running and self._waiting:
             admit.append(self._start_first(now, budget))
         if self._blocked not in self._jobs or self._blocked in self._running:
             self._blocked, self._overtaken = -1, 0
         closed = closed or (ALONE if self._alone else "") or self._room()
         if closed or not self._waiting:
             return Decision(admit=admit, held=closed if self._waiting else "")
-        first = ""
+        reason = ""
         for key in sorted(self._groups, key=lambda key: self._groups[key][0]):
             started, held = self._from_group(key, now, budget)
             admit += started
-            if held and not first:
-                first = held
+            reason = reason or held
             if self._room() or self._enough_overtaken():
                 break
-        return Decision(admit=admit, held=(first or self._room()) if self._waiting else "")
+        return Decision(admit=admit, held=(reason or self._room()) if self._waiting else "")
 
     def _from_group(self, key: Key, now: float, budget: int | None) -> tuple[list[tuple[int, int]], str]:
         """What may start of jobs that are alike, and why the next of them may not."""

@@ -28,7 +28,9 @@ class Memory:
     """One look at the memory domain that binds, in bytes.
 
     `available` is what is free at this moment: what running jobs hold is already gone from it. `promised` is
-    what neighbouring builds have said they will still take. `pressure` is PSI "some avg10" (0 to 100).
+    what neighbouring builds have said they will still take (see claims.HORIZONS), `first` whether this build is
+    the eldest of them: the one that never has to give up its last compile. `pressure` is PSI "some avg10" (0 to
+    100).
     """
 
     available: int
@@ -36,7 +38,8 @@ class Memory:
     floor: int
     total: int
     pressure: float = 0.0
-    promised: int = 0
+    promised: tuple[int, ...] = ()
+    first: bool = True
 
 
 class Relief:
@@ -108,7 +111,7 @@ class Relief:
         """What all jobs of this build may hold together: what is free, and what they hold already."""
         if self._fresh or not self._readings:
             self._fresh = False
-            others = memory.available + self._held - memory.reserve - memory.promised
+            others = memory.available + self._held - memory.reserve
             self._readings.append((now, others))
             self._readings = [item for item in self._readings if item[0] > now - TREND]
         # The lowest of late: a job that lets go between two readings would count twice.
@@ -133,7 +136,7 @@ class Relief:
     def choose(self, now: float, memory: Memory, guesses: bool) -> tuple[list[int], list[int]]:
         """Whom to kill, or freeze, because what is free is, or soon will be, under the floor.
 
-        Killed is who is cheapest per byte, never the eldest. `guesses`: jobs without a history run.
+        Killed is who is cheapest per byte, never the eldest of all builds. `guesses`: jobs without a history run.
         """
         trusted = not guesses and now > self._surprised + FORGET_SURPRISE
         expected, others = memory.available + self._coming(now), self._taken() * LOOK_AHEAD
@@ -149,7 +152,7 @@ class Relief:
             if frozen:
                 self._froze = now
                 return [], frozen
-        chosen = _cheapest(alive[1:], needed)
+        chosen = _cheapest(alive[1:] if memory.first else alive, needed)
         self._dying.update(job.id for job in chosen)
         return [job.id for job in chosen], []
 

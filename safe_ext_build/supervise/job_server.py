@@ -59,7 +59,7 @@ class JobServer:
             self._send,
             self._emit,
         )
-        self.sight = self.memory.look(self.neighbours.promised())
+        self.sight = self.memory.look(self.neighbours.outlooks())
         self.old_from = 0.0
         self.next_look = 0.0
         self.next_nudge = 0.0
@@ -100,7 +100,7 @@ class JobServer:
     def _look(self, now: float) -> None:
         begun = time.process_time()  # not the clock: what others keep the CPUs from is no cost of ours
         used = self.usage.look({job.id: job.pid for job in self.broker.running()})
-        self.sight = self.memory.look(self.neighbours.promised())
+        self.sight = self.memory.look(self.neighbours.outlooks())
         self.broker.observe(used, now)
         rest = min(SLOWEST, (time.process_time() - begun) / SHARE_OF_CPU)
         self.old_from = now + max(FRESH, rest)
@@ -110,7 +110,7 @@ class JobServer:
         """What we see of memory when this message comes."""
         if fields[0] == b"done" and fields[1:2] != [b"0"]:
             # Only its counter tells a kill by the kernel from somebody's: read it after the kill.
-            return self.memory.look(self.neighbours.promised())
+            return self.memory.look(self.neighbours.outlooks())
         now = time.monotonic()
         if now > self.old_from:
             self._look(now)

@@ -9,15 +9,17 @@ from pathlib import Path
 
 from ..machine.cgroups import Cgroup, ancestors
 from ..machine.memory import MemoryLimit, floor, read_memory, reserve
+from ..machine.neighbours import Outlook
 from ..machine.oom import oom_kills
 from ..machine.pressure import pressure_groups, read_pressure
 from ..schedule.broker import Sight
 from ..schedule.policy import Memory
 
 RECENT = 2.0
+ALONE = Outlook()
 
 
-def binding(limits: tuple[MemoryLimit, ...], promised: Mapping[str, int], pressure: float) -> Memory:
+def binding(limits: tuple[MemoryLimit, ...], outlooks: Mapping[str, Outlook], pressure: float) -> Memory:
     """The domain that leaves least, after its reserve and what neighbours are still going to take. Pure."""
     looks = [
         Memory(
@@ -26,11 +28,16 @@ def binding(limits: tuple[MemoryLimit, ...], promised: Mapping[str, int], pressu
             floor=floor(limit.total),
             total=limit.total,
             pressure=pressure,
-            promised=promised.get(limit.name, 0),
+            promised=outlooks.get(limit.name, ALONE).promised,
+            first=outlooks.get(limit.name, ALONE).first,
         )
         for limit in limits
     ]
-    return min(looks, key=lambda look: look.available - look.reserve - look.promised, default=_UNKNOWN)
+    return min(looks, key=_left, default=_UNKNOWN)
+
+
+def _left(look: Memory) -> int:
+    return look.available - look.reserve - max(look.promised, default=0)
 
 
 # Where nothing can be read there is nothing to guard; the number of compiles still is.
@@ -46,11 +53,11 @@ class MemoryWatch:
     root: Path = Path("/")
     last_low: float = float("-inf")
 
-    def look(self, promised: Mapping[str, int]) -> Sight:
+    def look(self, outlooks: Mapping[str, Outlook]) -> Sight:
         now = time.monotonic()
         limits = read_memory(self.root, self.groups)
         if any(limit.available < floor(limit.total) for limit in limits):
             self.last_low = now
-        memory = binding(limits, promised, read_pressure(self.root, self.pressure).some_avg10)
+        memory = binding(limits, outlooks, read_pressure(self.root, self.pressure).some_avg10)
         kills = sum(oom_kills(self.root, self.groups).values())
         return Sight(memory, kills, now - self.last_low <= RECENT)

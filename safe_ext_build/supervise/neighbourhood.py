@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..machine.cgroups import Cgroup
-from ..machine.neighbours import Neighbours, Share, domains, fair_share
+from ..machine.neighbours import Neighbours, Outlook, Share, domains, fair_share
 
 HOST = "host"
 
@@ -24,12 +24,9 @@ class Neighbourhood:
         for neighbours in self._domains.values():
             neighbours.open()
 
-    def promised(self) -> dict[str, int]:
-        """Domain -> bytes that other builds' running compiles are still going to take."""
-        return {
-            domain: sum(share.claimed for share in neighbours.others())
-            for domain, neighbours in self._domains.items()
-        }
+    def outlooks(self) -> dict[str, Outlook]:
+        """What the other builds mean for this one, in each domain."""
+        return {domain: neighbours.outlook() for domain, neighbours in self._domains.items()}
 
     def cpus(self, all_cpus: int) -> int:
         """How many CPUs this build may keep busy."""

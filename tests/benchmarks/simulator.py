@@ -274,7 +274,8 @@ class Ours(Build):
             self.scheduler.enqueue(Waiting(number, self.sources[number].features, self.sources[number].archs))
             self.seen += 1
         reserve, floor = max(GIB, self.total * 6 // 100), max(GIB // 2, self.total * 3 // 100)
-        memory = Memory(machine.known_free(), reserve, floor, self.total)
+        first = self is next(build for build in machine.builds if build.left)
+        memory = Memory(machine.known_free(), reserve, floor, self.total, 0.0, self._promised(machine), first)
         decision = self.scheduler.decide(machine.now, memory)
         for id in decision.kill:
             self.result.kills += 1
@@ -287,6 +288,11 @@ class Ours(Build):
         for id, threads in decision.admit:
             machine.start(self, id, threads)
             self.scheduler.started(id, machine.now)
+
+    def _promised(self, machine: Machine) -> tuple[int, ...]:
+        """What the other builds have written into their records."""
+        others = (build for build in machine.builds if isinstance(build, Ours) and build is not self)
+        return tuple(map(sum, zip(*(build.scheduler.load(machine.now)[2] for build in others), strict=True)))
 
     def observe(self, machine: Machine) -> None:
         usage, spent = machine.known_usage(self)

@@ -24,6 +24,7 @@ from safe_ext_build.machine import read_memory
 from safe_ext_build.machine.neighbours import (
     NOTHING,
     Neighbours,
+    Outlook,
     Share,
     domains,
     fair_share,
@@ -31,7 +32,7 @@ from safe_ext_build.machine.neighbours import (
 )
 
 HOME = str(Path(safe_ext_build.__file__).parents[1])
-IDLE, BUSY = Share(0, 0), Share(8, 100, 1 << 30, 8)
+IDLE, BUSY = Share(0, 0), Share(8, 100, (1 << 30, 5), 8)
 # A build in a process of its own, started as the supervisor is.
 BUILD = """
 import sys, time
@@ -40,7 +41,9 @@ from pathlib import Path
 from safe_ext_build.machine.neighbours import Neighbours, Share
 build = Neighbours(Path(sys.argv[2]), sys.argv[3], "project-" + sys.argv[3])
 """
-STAYS = BUILD + "build.open(); build.publish(Share(4, 9, 12345, 2)); print('ready', flush=True); time.sleep(600)"
+STAYS = (
+    BUILD + "build.open(); build.publish(Share(4, 9, (12345,), 2)); print('ready', flush=True); time.sleep(600)"
+)
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -233,10 +236,10 @@ def test_two_builds_see_each_other_and_not_themselves(tmp_path: Path, build: Nei
     other = Neighbours(tmp_path / "n" / "host", "mine", "same-id-elsewhere")
     other.open()
     assert build.others() == [NOTHING]
-    other.publish(Share(3, 5, 7 * GIB, 2))
-    build.publish(Share(1, 0, 0, 1))
-    assert build.others() == [Share(3, 5, 7 * GIB, 2)]
-    assert other.others() == [Share(1, 0, 0, 1)]
+    other.publish(Share(3, 5, (7 * GIB,), 2))
+    build.publish(Share(1, 0, (), 1))
+    assert build.others() == [Share(3, 5, (7 * GIB,), 2)]
+    assert other.others() == [Share(1, 0, (), 1)]
     (record,) = build.records()
     assert (record.build, record.project, record.pid) == ("mine", "same-id-elsewhere", os.getpid())
     assert abs(record.started - time.time()) < 60
@@ -267,7 +270,7 @@ def test_any_name_of_a_build_will_do(tmp_path: Path, build: Neighbours, name: st
 
 def test_a_killed_build_falls_away(tmp_path: Path, build: Neighbours, start: Start) -> None:
     others = [start(name=f"b{number}") for number in range(4)]
-    assert build.others() == [Share(4, 9, 12345, 2)] * 4
+    assert build.others() == [Share(4, 9, (12345,), 2)] * 4
     others[0].kill()
     others[0].wait()
     assert [record.build for record in build.records()] == ["b1", "b2", "b3"]
@@ -282,7 +285,7 @@ def test_a_killed_build_falls_away(tmp_path: Path, build: Neighbours, start: Sta
 def test_a_stopped_build_still_holds_its_memory(build: Neighbours, start: Start) -> None:
     other = start()
     other.send_signal(signal.SIGSTOP)
-    assert build.others() == [Share(4, 9, 12345, 2)]
+    assert build.others() == [Share(4, 9, (12345,), 2)]
 
 
 def test_a_record_ends_with_its_build_though_a_child_lives_on(build: Neighbours, start: Start) -> None:
@@ -307,7 +310,7 @@ def test_builds_killed_at_any_moment_leave_nothing(tmp_path: Path, build: Neighb
         "print('ready', flush=True)\n"
         "while True:\n"
         "    build.open()\n"
-        "    for size in (1, 10**15, 3): build.publish(Share(size, size, size, size)); build.others()\n"
+        "    for size in (1, 10**15, 3): build.publish(Share(size, size, (size,), size)); build.others()\n"
         "    build.close()"
     )
     rng = random.Random(1)
@@ -317,7 +320,7 @@ def test_builds_killed_at_any_moment_leave_nothing(tmp_path: Path, build: Neighb
         while time.monotonic() < deadline:
             for share in build.others():
                 assert share.cpus in (0, 1, 10**15, 3)
-                assert share.cpus == share.waiting == share.claimed == share.jobs
+                assert share.cpus == share.waiting == sum(share.claimed) == share.jobs
         for other in others:
             other.kill()
             other.wait()
@@ -372,18 +375,34 @@ def test_a_record_that_makes_no_sense_says_what_it_said_before(
     other.close()
 
 
+def test_the_outlook_adds_up_what_others_claim_and_tells_who_is_the_eldest(
+    tmp_path: Path, build: Neighbours
+) -> None:
+    others = [Neighbours(tmp_path / "n" / "host", name, "p") for name in ("younger", "youngest")]
+    for other, claimed in zip(others, ((1, 2), (10, 20, 30)), strict=True):
+        other.open()
+        other.publish(Share(1, 0, claimed, 1))
+    build.publish(Share(1, 0, (100,), 1))
+    assert build.outlook() == Outlook((11, 22, 30), first=True)
+    assert others[1].outlook() == Outlook((101, 2), first=False)
+    build.publish(Share(0, 0))  # it does not compile, and so it does not come first
+    assert others[0].outlook() == Outlook((10, 20, 30), first=True)
+    for other in others:
+        other.close()
+
+
 def test_a_record_torn_between_two_versions_is_never_believed(tmp_path: Path, build: Neighbours) -> None:
     other = Neighbours(tmp_path / "n" / "host", "other", "p")
     other.open()
-    other.publish(Share(1, 1, 1111, 1))
+    other.publish(Share(1, 1, (1111,), 1))
     (path,) = (tmp_path / "n" / "host").glob("other.*")
     old = path.read_bytes()
-    other.publish(Share(2, 2, 999999999, 2))
+    other.publish(Share(2, 2, (999999999,), 2))
     new = path.read_bytes()
-    assert build.others() == [Share(2, 2, 999999999, 2)]
+    assert build.others() == [Share(2, 2, (999999999,), 2)]
     for cut in range(1, len(old)):
         path.write_bytes(old[:cut] + new[cut:])
-        assert build.others()[0] in (Share(1, 1, 1111, 1), Share(2, 2, 999999999, 2))
+        assert build.others()[0] in (Share(1, 1, (1111,), 1), Share(2, 2, (999999999,), 2))
     other.close()
 
 
@@ -481,10 +500,11 @@ def test_what_is_claimed_under_the_lock_never_exceeds_what_there_is(tmp_path: Pa
         "while time.monotonic() < end:\n"
         "    with build.admission() as obtained:\n"
         "        if obtained:\n"
-        "            taken = sum(other.claimed for other in build.others())\n"
+        "            taken = sum(build.outlook().promised)\n"
         "            want = rng.randint(1, 10)\n"
         "            fits = want if taken + want <= 10 else 0\n"
-        "            build.publish(Share(0, 0, fits)); granted += bool(fits); worst = max(worst, taken + fits)\n"
+        "            build.publish(Share(0, 0, (fits,)))\n"
+        "            granted += bool(fits); worst = max(worst, taken + fits)\n"
         "    time.sleep(rng.random() / 500)\n"
         "print(granted, worst, flush=True)\n"
     )

@@ -132,7 +132,39 @@ def test_nothing_starts_on_a_machine_in_distress(looks: Memory, held: str) -> No
 
 def test_what_neighbours_were_promised_is_not_ours() -> None:
     scheduler = build({id: curve(3) for id in range(9)})
-    assert len(scheduler.decide(0, replace(memory(13), promised=6 * GIB)).admit) == 2
+    assert len(scheduler.decide(0, replace(memory(13), promised=(6 * GIB,) * 8)).admit) == 2
+
+
+def test_what_neighbours_were_promised_for_later_may_be_used_until_then() -> None:
+    promised = (0,) * 4 + (6 * GIB,) * 4  # from 40 seconds on
+    for seconds, expected in ((20, 4), (100, 2)):
+        scheduler = build({id: curve(3, seconds) for id in range(9)})
+        assert len(scheduler.decide(0, replace(memory(13), promised=promised)).admit) == expected
+
+
+def test_a_promise_is_no_memory_that_others_have_taken() -> None:
+    """A neighbour that plans to grow is a reason to start nothing, and none to stop what runs."""
+    scheduler = build({id: curve(3) for id in range(3)})
+    scheduler.decide(0, memory(13))
+    see(scheduler, 1, dict.fromkeys(range(3), 3))
+    scheduler.decide(1, memory(4))
+    see(scheduler, 1.5, dict.fromkeys(range(3), 3))
+    assert not scheduler.decide(1.5, replace(memory(4), promised=(50 * GIB,) * 8)).kill
+
+
+def test_the_eldest_compile_gives_way_to_an_older_build() -> None:
+    """Two builds, each with its last compile, and no memory left: one of them has to stop it."""
+    for first in (True, False):
+        scheduler = build({0: curve(3), 1: curve(3)}, jobs=1)
+        scheduler.decide(0, memory(13))
+        see(scheduler, 5, {0: 3})
+        decision = scheduler.decide(5, replace(memory(0.3), first=first))
+        assert decision.kill == ([] if first else [0])
+        if not first:
+            scheduler.killed(0, 6)
+            see(scheduler, 6, {})
+            assert scheduler.decide(6, replace(memory(0.3), first=False)).admit == []
+            assert len(scheduler.decide(6.5, memory(0.3)).admit) == 1  # the older build is gone
 
 
 def running(held: dict[int, float], spent: dict[int, float]) -> Scheduler:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from safe_ext_build.machine.memory import MemoryLimit
-from safe_ext_build.machine.neighbours import Share
+from safe_ext_build.machine.neighbours import Outlook, Share
 from safe_ext_build.schedule.forecast import Curve
 from safe_ext_build.schedule.policy import Memory
 from safe_ext_build.supervise import connection as connections
@@ -153,15 +153,17 @@ HOST_64 = MemoryLimit("host", 64 * GIB, 60 * GIB)
 def test_the_domain_that_leaves_least_binds(
     limits: tuple[MemoryLimit, ...], promised: dict[str, int], total: int, promise: int
 ) -> None:
-    found = binding(limits, {name: size * GIB for name, size in promised.items()}, 3.5)
+    outlooks = {name: Outlook((0, size * GIB), first=size != 40) for name, size in promised.items()}
+    found = binding(limits, outlooks, 3.5)
     limit = next(limit for limit in limits if limit.total == total * GIB)
     reserve, floor = max(GIB, total * GIB * 6 // 100), max(GIB // 2, total * GIB * 3 // 100)
-    assert found == Memory(limit.available, reserve, floor, limit.total, 3.5, promise * GIB)
+    promises = (0, promise * GIB) if promise else ()
+    assert found == Memory(limit.available, reserve, floor, limit.total, 3.5, promises, first=promise != 40)
 
 
 def test_where_nothing_can_be_read_nothing_is_guarded() -> None:
-    found = binding((), {"host": GIB}, 0.0)
-    assert found.available > 1 << 50 and found.reserve == found.floor == found.promised == 0
+    found = binding((), {"host": Outlook((GIB,))}, 0.0)
+    assert found.available > 1 << 50 and found.reserve == found.floor == 0 and not found.promised
 
 
 # Neighbours.
@@ -169,17 +171,18 @@ def test_where_nothing_can_be_read_nothing_is_guarded() -> None:
 
 def test_two_builds_see_each_other_and_share(tmp_path: Path) -> None:
     one, two = (Neighbourhood(str(tmp_path), (), name, "project") for name in ("one", "two"))
-    assert (one.promised(), one.cpus(8)) == ({HOST: 0}, 4)  # what nobody wants is split evenly
-    one.publish(Share(cpus=6, waiting=20, claimed=3 * GIB, jobs=6))
-    two.publish(Share(cpus=1, waiting=20, claimed=GIB, jobs=1))
-    assert (one.promised(), two.promised()) == ({HOST: GIB}, {HOST: 3 * GIB})
+    assert (one.outlooks(), one.cpus(8)) == ({HOST: Outlook()}, 4)  # what nobody wants is split evenly
+    one.publish(Share(cpus=6, waiting=20, claimed=(3 * GIB, GIB), jobs=6))
+    two.publish(Share(cpus=1, waiting=20, claimed=(GIB,), jobs=1))
+    assert one.outlooks() == {HOST: Outlook((GIB,), first=True)}
+    assert two.outlooks() == {HOST: Outlook((3 * GIB, GIB), first=False)}
     assert (one.cpus(8), two.cpus(8)) == (4, 4)
     with one.turn() as ours, two.turn() as also:
         assert (ours, also) == (True, False)
     with two.turn() as ours:
         assert ours
     one.close()
-    assert (two.promised(), two.cpus(8)) == ({HOST: 0}, 8)
+    assert (two.outlooks(), two.cpus(8)) == ({HOST: Outlook()}, 8)
     two.close()
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
 
@@ -195,7 +198,7 @@ def test_after_the_end_nothing_is_published(tmp_path: Path) -> None:
 @pytest.mark.parametrize("root", ["", "/proc/nowhere"])
 def test_without_a_place_for_records_there_are_no_neighbours(root: str) -> None:
     alone = Neighbourhood(root, (), "one", "project")
-    assert (sum(alone.promised().values()), alone.cpus(8)) == (0, 8)
+    assert (set(alone.outlooks().values()) <= {Outlook()}, alone.cpus(8)) == (True, 8)
     with alone.turn() as ours:
         assert ours
     alone.publish(Share(cpus=6, waiting=20))

@@ -160,6 +160,7 @@ static void print_path(FILE *file, const char *path) {
 int main(int argc, char **argv) {
   const char *source = NULL, *output = NULL, *depfile = NULL;
   for (int i = 1; i < argc; i++) {
+    if (!strncmp(argv[i], "-dump", 5)) { puts("12.2.0"); return 0; } /* it may stand for a host compiler, too */
     if (!strcmp(argv[i], "--version")) { puts("standin, release 13.0, V13.0.88"); return 0; }
     if (!strcmp(argv[i], "-o") && i + 1 < argc) output = argv[++i];
     else if ((!strcmp(argv[i], "-MF") || !strcmp(argv[i], "--dependency-output")) && i + 1 < argc) depfile = argv[++i];
