@@ -40,6 +40,7 @@ class Build:
     ) -> None:
         self.sent: list[tuple[int, list[bytes]]] = []
         self.events: list[Event] = []
+        self.notes: list[Event] = []
         self.now = 0.0
         self.broker = Broker(
             Limits(jobs, cpus, guard),
@@ -47,7 +48,7 @@ class Build:
             "/w/jobs",
             history or {},
             self.send,
-            self.events.append,
+            lambda event: (self.events if event.kind == "job" else self.notes).append(event),
         )
         if ninja:
             self.say(NINJA, b"ninja", b"1")
@@ -545,3 +546,27 @@ def test_the_books() -> None:
     event = build.events[1]
     assert (event.source, event.outcome, event.peak, event.cpu) == ("a.cu", "compiled", 4096, 0.5)
     assert (event.waited, event.seconds, event.threads, event.archs) == (1.0, 1.0, 2, 6)
+
+
+def test_the_report_hears_of_starts_and_of_memory() -> None:
+    build = Build(jobs=1)
+    build.ask(1, b"nvcc", b"-gencode=arch=compute_80,code=sm_80", b"-c", b"a.cu", b"-o", b"a.o")
+    build.ask(2)
+    build.broker.note({1: (2 * GIB, 1.0)}, build.now, sight(30).memory)
+    start, memory = build.notes
+    assert (start.kind, start.source, start.job, start.waited, start.cuda) == ("start", "a.cu", 1, 0.0, True)
+    assert (memory.kind, memory.held, memory.available) == ("memory", 2 * GIB, 30 * GIB)
+    assert (memory.budget, memory.total, memory.running, memory.waiting) == (28 * GIB, 64 * GIB, 1, 1)
+    assert memory.why == "1 compiles run, as many as allowed"
+    build.say(1, b"done", b"0", b"1024", b"0.5", b"", b"1")
+    assert (build.events[0].job, build.events[0].targets, build.events[0].torch_header) == (1, "80", True)
+
+
+def test_the_report_hears_who_killed_for_memory() -> None:
+    build = Build()
+    build.ask(1)
+    build.done(1, 9, seen=sight(kills=1))
+    assert build.events[-1].why == "killed by the kernel"
+    build.broker.jobs[1].doomed = True
+    build.done(1, 9)
+    assert build.events[-1].why == "stopped to make room"
