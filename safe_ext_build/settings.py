@@ -64,6 +64,13 @@ def _read_path(value: object) -> Path:
         raise ValueError from None
 
 
+def _read_report(value: object) -> Path:
+    path = _read_path(value)
+    if not path.name.endswith((".json", ".html")):
+        raise ValueError
+    return path
+
+
 def _read_list(value: object) -> str | None:
     items = value if isinstance(value, list) else [value]
     return ";".join(text for text in map(_read_text, items) if text.strip()) or None
@@ -105,6 +112,9 @@ def _choice(options: tuple[str, ...]) -> Kind:
 
 Text = Annotated[str | None, Kind("a string", _read_text)]
 FilePath = Annotated[Path | None, Kind("the path of a directory", _read_path)]
+ReportPath = Annotated[
+    Path | None, Kind("the path of a file that ends in .html, .json or .trace.json", _read_report)
+]
 TextList = Annotated[str | None, Kind('a string or a list of strings, such as "8.0;9.0+PTX"', _read_list)]
 Flag = Annotated[bool, Kind("true or false", _read_flag, "true")]
 Count = Annotated[int | None, Kind('a whole number from 1 up, or "auto"', _read_count, '"auto"')]
@@ -186,6 +196,16 @@ class WorkspaceSettings:
 
 
 @dataclass(frozen=True)
+class ReportSettings:
+    """What is written about a build once it has ended."""
+
+    path: ReportPath = None
+    """A file to write at the end of a build that compiles, also of one that fails: `.html`, a page to look at;
+    `.json`, the record; `.trace.json`, a trace for Perfetto or chrome://tracing. A file that is already there is
+    replaced. Frontends delete the directory of an unpacked sdist, so give an absolute path there."""
+
+
+@dataclass(frozen=True)
 class Settings:
     """All settings, with their values and where these came from."""
 
@@ -193,6 +213,7 @@ class Settings:
     torch: TorchSettings = TorchSettings()
     jobs: JobsSettings = JobsSettings()
     workspace: WorkspaceSettings = WorkspaceSettings()
+    report: ReportSettings = ReportSettings()
 
     build_dir: FilePath = None
     """The directory where compiled objects are kept for the next build. When it is not set: setuptools'

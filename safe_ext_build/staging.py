@@ -13,6 +13,8 @@ from . import events, store, ui
 from .machine import read_machine
 from .machine.neighbours import neighbours_root
 from .plan import BuildPlan
+from .report.account import Account
+from .report.record import Outcome
 from .report.summary import summarize
 from .schedule.broker import Naming
 from .schedule.forecast import Curve
@@ -48,23 +50,48 @@ def run(scene: Scene) -> Any:
     """Run a hook in a supervised builder; returns its result. Raises SafeExtBuildError."""
     hook.leave_if_orphaned()
     cache = workspace.cache_root(dict(os.environ))
+    account = _account(scene, cache) if scene.compiles else None
     root = scene.settings.workspace.dir or workspace.default_root(dict(os.environ))
     with hook.Signals() as signals:
         place = workspace.create(root, _shim_roots())
         project = store.name(Path.cwd())
         history = History(cache / "history.sqlite")
+        outcome: Outcome = "failed"
+        error = ""
         try:
             with workspace.writing(place.path):
                 if scene.compiles:
                     _write_history(history.lookup_all(scope(project)), place)
                 build = _stage(scene, place, project)
-            return hook.run(build, place, signals)
+            result = hook.run(build, place, signals, lambda: _take_leave(account, place))
+            outcome = "built"
+            return result
+        except Exception as reason:
+            error = str(reason)
+            raise
         finally:
             seen = list(events.read(place.path / "events.jsonl"))
             place.remove()
             if line := summarize(seen):
                 ui.say(line)
+            if account:
+                account.settle(place.id, seen, outcome, error)
             history.record((one.entry, Curve(one.alone, one.curve)) for one in seen if one.outcome == "compiled")
+
+
+def _account(scene: Scene, cache: Path) -> Account:
+    facts, cuda = scene.torch.facts if scene.torch else None, scene.cuda
+    toolkit = f"{cuda.build} in {cuda.home}" if cuda else ""
+    torch = facts.describe() if facts else ""
+    return Account(store.name(Path.cwd()), scene.hook, scene.settings, scene.plan, toolkit, torch, cache)
+
+
+def _take_leave(account: Account | None, place: Workspace) -> None:
+    """Before this process dies by a signal: nothing of the build may stay longer than it must."""
+    seen = list(events.read(place.path / "events.jsonl"))
+    place.remove()
+    if account:
+        account.settle(place.id, seen, "interrupted")
 
 
 def _write_history(known: dict[str, Curve], place: Workspace) -> None:

@@ -162,7 +162,7 @@ class Broker:
                 self._stop(f"the job of {job.name} received {signal.Signals(int(fields[1])).name}")
             elif kind == b"done" and job.state == "running":
                 status, peak, cpu = int(fields[1]), int(fields[2]), float(fields[3])
-                job.torch_header = {(b"0",): False, (b"1",): True}.get(tuple(fields[5:6]))
+                job.torch_header = {b"0": False, b"1": True}.get(b"".join(fields[5:6]))
                 self._done(job, status, peak, cpu, fields[4].decode(errors="replace"), now, sight)
 
     def gone(self, connection: Connection) -> Job | None:
@@ -340,9 +340,8 @@ class Broker:
         paths = [_absolute(job.cwd, path) for path in (temporary, final, job.parsed.depfile)]
         fields = [job.directory, *paths, str(job.id), append, *command]
         self.send(job.connection, [b"run", *map(os.fsencode, fields)])
-        self.emit(
-            Event("start", now, job.name, waited=now - job.asked, threads=threads, job=job.id, cuda=job.parsed.cuda)
-        )
+        cuda, waited = job.parsed.cuda, now - job.asked
+        self.emit(Event("start", now, job.name, waited=waited, threads=threads, job=job.id, cuda=cuda))
 
     def _wind_down(self) -> None:
         """After the first failure: the running compiles finish, then the failed ones speak, the first one last."""
