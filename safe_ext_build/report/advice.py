@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from .record import Record, Run
-from .timeline import costs, held_back, most_at_once, weights
+from .timeline import busy_at, costs, held_back, most_at_once, reason_of, weight, weights
 from .words import GIB, MIB, count, duration, name, share, size
 
 WORTH_SECONDS = 10.0
@@ -41,7 +41,8 @@ def _failed(record: Record) -> Iterator[str]:
     open_still = sum(run.outcome in ("unfinished", "stopped") for run in record.runs)
     if record.outcome == "interrupted":
         yield (
-            f"The build was stopped while {count(open_still, 'compile')} ran. Start it again: what was finished is kept."
+            f"The build was stopped while {count(open_still, 'compile')} ran. Start it again: what was finished "
+            f"is kept."
         )
     elif bad:
         first = min(bad, key=lambda run: run.end)
@@ -101,25 +102,34 @@ def _capped(record: Record) -> Iterator[str]:
 
 
 def _more_memory(record: Record) -> Iterator[str]:
-    """Memory held compiles back while CPUs were idle: what so many more would need."""
+    """Memory held compiles back while CPUs were idle: what the compiles for these CPUs would need."""
     seconds = _held(record, "memory")
-    slots = min(record.plan.cpus, record.plan.most_jobs)
-    held = [(sample, span) for sample, span in weights(record) if sample.waiting and sample.running < slots]
-    total = sum(span for _, span in held)
     done = _done(record)
-    if not done or not total or not _is_worth(seconds, record):
+    if not done or not _is_worth(seconds, record):
         return
-    idle = sum((min(slots - sample.running, sample.waiting)) * span for sample, span in held) / total
-    more = max(1, round(idle))
-    typical = median(run.peak for run in done)
-    needed = more * typical
-    if needed < 256 * MIB:
+    peak, cpus = median(run.peak for run in done), median(weight(run) for run in done)
+    more = round(_idle(record) / cpus)
+    needed = more * peak
+    if more < 1 or needed < 256 * MIB:
         return
     yield (
-        f"Memory held compiles back for {duration(seconds)} ({share(seconds, record.compiling)} of the time): "
-        f"{needed / GIB:.1f} GiB more would have let {count(more, 'more compile')} run "
-        f"(a typical one needs up to {typical / GIB:.1f} GiB)."
+        f"Memory held compiles back for {duration(seconds)} ({share(seconds, record.compiling)} of the time). "
+        f"{needed / GIB:.1f} GiB more would have let {count(more, 'more compile')} run meanwhile "
+        f"(a typical one needs up to {peak / GIB:.1f} GiB)."
     )
+
+
+def _idle(record: Record) -> float:
+    """CPUs that were idle on average while memory held compiles back, and for which compiles waited."""
+    slots = min(record.plan.cpus, record.plan.most_jobs)
+    busy = busy_at(record.runs, [sample.time for sample in record.samples])
+    idle = [
+        (min(slots - used, sample.waiting), span)
+        for used, (sample, span) in zip(busy, weights(record), strict=True)
+        if sample.waiting and reason_of(sample.why) == "memory"
+    ]
+    total = sum(span for _, span in idle)
+    return sum(max(0, cpus) * span for cpus, span in idle) / total if total else 0.0
 
 
 def _killed(record: Record) -> Iterator[str]:
@@ -165,8 +175,8 @@ def _header(record: Record) -> Iterator[str]:
     files = "CUDA source includes" if len(found) == 1 else "CUDA sources include"
     yield (
         f"{len(found)} {files} torch/extension.h, which alone costs nvcc some two CPU minutes and 3 GiB; the "
-        f"cheapest, {Path(least.source).name}, took {duration(least.cpu)} of CPU time and {size(least.peak)}. Include torch/types.h or "
-        f"ATen's own headers there, and leave the bindings to a .cpp file."
+        f"cheapest, {Path(least.source).name}, took {duration(least.cpu)} of CPU time and {size(least.peak)}. "
+        f"Include torch/types.h or ATen's own headers there, and leave the bindings to a .cpp file."
     )
 
 

@@ -122,6 +122,23 @@ def _cost(runs: Sequence[Run]) -> Cost:
     )
 
 
+def weight(run: Run) -> int:
+    """How many CPUs a run keeps busy: nvcc runs one compiler for each arch, at most `threads` at a time."""
+    return max(1, min(run.threads, run.archs.count(";") + 1)) if run.cuda else 1
+
+
+def busy_at(runs: Sequence[Run], times: Sequence[float]) -> list[int]:
+    """How many CPUs the runs kept busy at each of these (rising) times."""
+    changes = sorted([(run.start, weight(run)) for run in runs] + [(run.end, -weight(run)) for run in runs])
+    result, busy, place = [], 0, 0
+    for time in times:
+        while place < len(changes) and changes[place][0] <= time:
+            busy += changes[place][1]
+            place += 1
+        result.append(busy)
+    return result
+
+
 def most_at_once(runs: Sequence[Run]) -> int:
     """The most runs that were on at the same time."""
     return max(lanes(runs), default=-1) + 1

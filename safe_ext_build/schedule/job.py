@@ -218,7 +218,7 @@ class Run:
             pass  # -fsyntax-only and the like write none
 
     def includes_torch_header(self) -> bytes:
-        """Whether the source includes torch/extension.h, for the report: 1, 0, or nothing where no depfile says."""
+        """Whether the source includes torch/extension.h: 1, 0, or nothing where no depfile says."""
         path = self.outputs[2]
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):
