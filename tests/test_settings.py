@@ -60,6 +60,7 @@ def test_the_schema_is_what_the_dataclasses_say() -> None:
         "jobs.nvcc-threads",
         "jobs.memory-guard",
         "workspace.dir",
+        "report.path",
         "build-dir",
     ]
     assert schema()["jobs.nvcc-threads"].variables == ("SAFE_EXT_BUILD_JOBS_NVCC_THREADS", "NVCC_THREADS")
@@ -120,6 +121,7 @@ SAMPLES: dict[str, str] = {
     "jobs.nvcc-threads": "3",
     "jobs.memory-guard": "false",
     "workspace.dir": "/scratch",
+    "report.path": "/r/report.html",
     "build-dir": "/objects",
 }
 

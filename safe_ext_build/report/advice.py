@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -15,6 +16,9 @@ WORTH_SHARE = 0.05
 # What a source that includes torch/extension.h costs nvcc at the very least, where the header is the reason.
 HEADER_CPU = 60.0
 HEADER_PEAK = 2 * GIB
+# The scheduler's words for a compile that is expected to need more than there is.
+EXPECTED = re.compile(r"it needs up to ([\d.]+) GiB")
+UNKNOWN = 1.5
 
 
 def advise(record: Record) -> list[str]:
@@ -23,7 +27,7 @@ def advise(record: Record) -> list[str]:
         return ["Nothing was compiled."]
     if record.outcome != "built":
         return [*_failed(record), *_killed(record)]
-    rules = (_serial, _split, _capped, _more_memory, _killed, _archs, _header)
+    rules = (_serial, _split, _capped, _memory, _killed, _archs, _header)
     found = [line for rule in rules for line in rule(record)]
     return found or list(_fine(record))
 
@@ -101,22 +105,34 @@ def _capped(record: Record) -> Iterator[str]:
         )
 
 
-def _more_memory(record: Record) -> Iterator[str]:
-    """Memory held compiles back while CPUs were idle: what the compiles for these CPUs would need."""
+def _memory(record: Record) -> Iterator[str]:
+    """Memory held compiles back while CPUs were idle: because they were not known yet, or because it was short."""
     seconds = _held(record, "memory")
     done = _done(record)
     if not done or not _is_worth(seconds, record):
         return
     peak, cpus = median(run.peak for run in done), median(weight(run) for run in done)
+    expected = _expected(record)
     more = round(_idle(record) / cpus)
-    needed = more * peak
-    if more < 1 or needed < 256 * MIB:
-        return
-    yield (
-        f"Memory held compiles back for {duration(seconds)} ({share(seconds, record.compiling)} of the time). "
-        f"{needed / GIB:.1f} GiB more would have let {count(more, 'more compile')} run meanwhile "
-        f"(a typical one needs up to {peak / GIB:.1f} GiB)."
-    )
+    held = f"Memory held compiles back for {duration(seconds)} ({share(seconds, record.compiling)} of the time)"
+    if expected > UNKNOWN * max(run.peak for run in done):
+        yield (
+            f"{held}: not known yet, they were expected to need {size(expected)} each. A typical one needs "
+            f"{size(round(peak))}, which the next build of this project knows, so more of them run at once."
+        )
+    elif more >= 1 and more * peak >= 256 * MIB:
+        yield (
+            f"{held}. {more * peak / GIB:.1f} GiB more would have let {count(more, 'more compile')} run meanwhile "
+            f"(a typical one needs up to {peak / GIB:.1f} GiB)."
+        )
+
+
+def _expected(record: Record) -> int:
+    """What the compiles that memory held back were expected to need, in bytes; 0 where that was not the reason."""
+    held = [sample for sample in record.samples if sample.waiting and reason_of(sample.why) == "memory"]
+    said = [EXPECTED.fullmatch(sample.why) for sample in held]
+    figures = [float(match[1]) for match in said if match]
+    return round(median(figures) * GIB) if len(figures) > len(said) / 2 else 0
 
 
 def _idle(record: Record) -> float:
@@ -136,9 +152,11 @@ def _killed(record: Record) -> Iterator[str]:
     killed = [run for run in record.runs if run.outcome == "memory"]
     if not killed:
         return
-    lost = sum(run.cpu for run in killed)
+    lost = sum(run.end - run.start for run in killed)
     kernel = sum("kernel" in run.why for run in killed)
-    text = f"{count(len(killed), 'run')} stopped for memory cost {duration(lost)} of CPU time"
+    if not kernel and not _is_worth(lost, record):
+        return
+    text = f"{count(len(killed), 'run')} stopped for memory had taken {duration(lost)}"
     text += f", {kernel} of them killed by the kernel" if kernel else ""
     if not record.plan.guard:
         yield f"{text}. Memory was not guarded: set jobs.memory-guard to true, and compiles wait for it."

@@ -1,4 +1,4 @@
-"""A record as one HTML page that needs nothing else: no network and no other file. JavaScript is for comfort only."""
+"""A record as one HTML page that needs nothing else: no network, no other file; JavaScript only for comfort."""
 
 from __future__ import annotations
 
@@ -155,7 +155,9 @@ def _memory(record: Record) -> str:
     keys = [("held", "held by compiles", True), ("budget", "budget", True)]
     limit = max(sample.total for sample in record.samples)
     beyond = "" if limit <= pictures.memory_top(record) else ", beyond the picture"
-    keys += [("limit", f"limit: {words.size(limit)} of {record.machine.memory}{beyond}", bool(limit))]
+    keys += [
+        ("limit", f"limit: {words.size(limit)} of {words.name(record.machine.memory, 40)}{beyond}", bool(limit))
+    ]
     reasons = {held.reason for held in held_back(record)}
     keys += [("killed", "stopped for memory", "memory" in kinds)]
     keys += [("why-memory", "compiles waited for memory", "memory" in reasons)]

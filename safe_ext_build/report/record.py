@@ -382,7 +382,7 @@ def _byte_seconds(run: Run) -> float:
 
 def dump(record: Record) -> str:
     """The record as JSON."""
-    return json.dumps(dataclasses.asdict(record), indent=None, separators=(",", ":")) + "\n"
+    return json.dumps(dataclasses.asdict(record), separators=(",", ":")) + "\n"
 
 
 def parse(text: str) -> Record:
@@ -403,7 +403,8 @@ def _read(kind: Any, value: Any) -> Any:
     """A value of the type `kind` from what JSON has for it; what is not of our schema is left out."""
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints = get_type_hints(kind)
-        return kind(**{item.name: _read(hints[item.name], value[item.name]) for item in fields(kind)})
+        known = [item.name for item in fields(kind) if item.name in value]
+        return kind(**{name: _read(hints[name], value[name]) for name in known})
     origin, inside = get_origin(kind), get_args(kind)
     if origin is tuple:
         return tuple(_read(inside[0], item) for item in value)
@@ -416,7 +417,7 @@ def _scalar(kind: Any, origin: Any, inside: tuple[Any, ...], value: Any) -> Any:
     if origin is Literal:
         allowed: tuple[Any, ...] = inside
     elif origin is types.UnionType:
-        allowed = tuple(item for item in (True, False, None))
+        allowed = (True, False, None)
     else:
         number = kind is float and isinstance(value, int)
         if not isinstance(value, kind) and not number:

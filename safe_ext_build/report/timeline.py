@@ -50,7 +50,7 @@ def lanes(runs: Sequence[Run]) -> list[int]:
     busy: list[tuple[float, int]] = []
     free: list[int] = []
     count = 0
-    for number in sorted(range(len(runs)), key=lambda number: (runs[number].start, runs[number].end)):
+    for number in sorted(range(len(runs)), key=lambda number: (runs[number].start, -runs[number].end)):
         while busy and busy[0][0] <= runs[number].start:
             heappush(free, heappop(busy)[1])
         if free:
