@@ -40,10 +40,24 @@ class Account:
     started: str = field(default_factory=_now)
 
     def settle(self, id: str, events: Sequence[Event], outcome: record.Outcome, error: str = "") -> None:
-        """Write the record, and say where where that matters. Without a compile there is one only if asked for."""
+        """Write the record, and say where, if that matters. Without a compile there is one only if asked for.
+
+        Whatever goes wrong here, the build stays what it was.
+        """
         wanted = self.settings.report.path
         if not (wanted or any(event.kind in ("start", "job") for event in events)):
             return
+        # Who was interrupted may have nobody left that reads what it says, and must not wait for that.
+        say, warn = (_keep_silent, _keep_silent) if outcome == "interrupted" else (ui.say, ui.warn)
+        try:
+            line = shelf.conclude(self._record(id, events, outcome, error), self.cache, wanted, warn)
+        except Exception as reason:
+            warn(f"no report of this build: {reason!r}")
+            return
+        if line:
+            say(line)
+
+    def _record(self, id: str, events: Sequence[Event], outcome: record.Outcome, error: str) -> record.Record:
         context = record.Context(
             version=__version__,
             id=id,
@@ -56,12 +70,10 @@ class Account:
             machine=_computer(self.machine),
         )
         home = os.path.expanduser("~")  # noqa: PTH111 - where there is none, Path raises
-        made = record.make(events, context, time.monotonic(), outcome, error, home)
-        # Who was interrupted may have nobody left that reads what it says, and must not wait for that.
-        is_over = outcome == "interrupted"
-        line = shelf.conclude(made, self.cache, wanted, (lambda _: None) if is_over else ui.warn)
-        if line and not is_over:
-            ui.say(line)
+        return record.make(events, context, time.monotonic(), outcome, error, home)
+
+
+def _keep_silent(line: str) -> None: ...
 
 
 def _given(settings: Settings) -> dict[str, record.Setting]:

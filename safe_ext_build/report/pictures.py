@@ -78,7 +78,7 @@ def timeline(record: Record) -> str:
         f"{len(record.runs)} runs of compilers on {count} lanes, over {duration(span)}. The table below has all."
     )
     return (
-        f'<div class="chart" id="lanes" tabindex="0" role="group" aria-describedby="lanes-help">'
+        f'<div class="chart" id="lanes" tabindex="0" role="group" aria-labelledby="h-lanes" aria-describedby="lanes-help">'
         f'<svg class="gutter" height="{height}" aria-hidden="true">{numbers}</svg>'
         f'<svg class="plot" height="{height}" role="img" aria-label="{label}">'
         f"{_HATCHES}{''.join(_axis(span, height))}{bars}{stills}</svg></div>"
@@ -138,7 +138,7 @@ def memory(record: Record) -> str:
         f"{size(max(sample.budget for sample in samples))}. The table below has the figures."
     )
     return (
-        f'<div class="chart" id="memory" tabindex="0" role="group" aria-describedby="memory-help" '
+        f'<div class="chart" id="memory" tabindex="0" role="group" aria-labelledby="h-memory" aria-describedby="memory-help" '
         f'data-span="{span:.3f}">'
         f'<svg class="gutter" height="{height}" aria-hidden="true">{"".join(_scale(top))}'
         f'<text x="100%" y="{bottom + 12}">waiting</text></svg>'

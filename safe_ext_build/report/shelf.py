@@ -1,4 +1,4 @@
-"""Where records are kept: the last 50 builds in the user's cache, and the file that `report.path` names.
+"""Where records are kept: the last 50 builds in the user's cache (64 MiB at most), and what `report.path` names.
 
 Nothing here fails a build: what cannot be written costs a warning.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .record import Record, dump, parse
 
 KEPT = 50
+MOST_BYTES = 64 << 20
 STALE = 3600.0
 SUFFIXES = (".trace.json", ".json", ".html")
 
@@ -116,9 +117,18 @@ def _write(path: Path, text: str) -> None:
         raise
 
 
+def _surplus(place: Path) -> Iterator[Path]:
+    total = 0
+    for number, path in enumerate(_kept(place)):
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size
+            if number and (number >= KEPT or total > MOST_BYTES):
+                yield path
+
+
 def _prune(place: Path) -> None:
     """Take down the oldest, and what a build that was killed has half written. Another build may do the same."""
-    old = _kept(place)[KEPT:]
+    old = list(_surplus(place))
     now = time.time()
     for path in place.glob(".*.tmp"):
         with contextlib.suppress(OSError):

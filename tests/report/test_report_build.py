@@ -13,8 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from safe_ext_build import ui
+from safe_ext_build.events import Event
+from safe_ext_build.plan import BuildPlan
 from safe_ext_build.report import shelf
+from safe_ext_build.report.account import Account
 from safe_ext_build.report.record import Record
+from safe_ext_build.settings import Settings
 
 STANDIN = Path(__file__).parents[1] / "projects" / "standin"
 HOOK = "import sys; from safe_ext_build import build_meta; build_meta.build_wheel(sys.argv[1])"
@@ -128,3 +133,18 @@ def test_an_interrupted_build_leaves_a_record(tmp_path: Path, compiler: Path) ->
         [("csrc/long.cu", "stopped")],
     )
     assert "traceEvents" in json.loads((build.home / "report.trace.json").read_text())
+
+
+def test_a_mistake_of_ours_fails_no_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("ours")
+
+    said: list[str] = []
+    monkeypatch.setattr(shelf, "conclude", fail)
+    monkeypatch.setattr(ui, "warn", said.append)
+    plan = BuildPlan(1, 1, 1, True, True, {})
+    account = Account("gadget", "build_wheel", Settings(), plan, "", "", tmp_path)
+    account.settle("id", [Event("start", account.began)], "built")
+    assert said == ["no report of this build: ZeroDivisionError('ours')"]
+    account.settle("id", [Event("start", account.began)], "interrupted")
+    assert len(said) == 1

@@ -230,6 +230,9 @@ def test_the_newest_fifty_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(FileNotFoundError, match="no build whose id begins with id0 has left a record in"):
         shelf.find(tmp_path, "id0")
     assert [path.suffix for path in shelf.directory(tmp_path).iterdir()] == [".json"] * 3
+    monkeypatch.setattr(shelf, "MOST_BYTES", 100)
+    shelf.keep(make(id="id9", started="2026-01-02T03:04:09+00:00"), tmp_path)
+    assert shelf.ids(tmp_path) == ["id9"]
 
 
 def test_an_empty_shelf(tmp_path: Path) -> None:
