@@ -7,14 +7,12 @@ import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import events, store, ui
 from .machine import read_machine
 from .machine.neighbours import neighbours_root
 from .plan import BuildPlan
-from .report.account import Account
-from .report.record import Outcome
 from .report.summary import summarize
 from .schedule.broker import Naming
 from .schedule.forecast import Curve
@@ -29,6 +27,10 @@ from .supervise.protocol import HISTORY
 from .supervise.workspace import Workspace
 from .toolchain.find import Cuda, Torch
 from .toolchain.fingerprint import fingerprint, host_compiler
+
+if TYPE_CHECKING:
+    from .report.account import Account
+    from .report.record import Outcome
 
 SHIMS_VARIABLE = "SAFE_EXT_BUILD_SHIMS"
 
@@ -80,6 +82,8 @@ def run(scene: Scene) -> Any:
 
 
 def _account(scene: Scene, cache: Path) -> Account:
+    from .report.account import Account
+
     facts, cuda = scene.torch.facts if scene.torch else None, scene.cuda
     toolkit = f"{cuda.build} in {cuda.home}" if cuda else ""
     torch = facts.describe() if facts else ""

@@ -91,7 +91,7 @@ def _figures(record: Record) -> Iterator[str]:
     if held:
         yield _figure(words.size(held), "held at most")
     if killed:
-        yield _figure(str(killed), "stopped for memory, and run again")
+        yield _figure(str(killed), "stopped for memory")
 
 
 def _figure(value: str, what: str) -> str:

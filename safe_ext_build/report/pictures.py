@@ -17,7 +17,8 @@ MEMORY_HEIGHT = 190
 STRIP = 8
 MOST_POINTS = 400
 _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400)
-_LABELLED = 5.0  # per cent of the width: a bar that is narrower has no room for a name
+# Per cent of the width: a narrower bar has no room for a name, in a wide window and in a narrow one.
+_LABELLED, _ROOMY = 5.0, 14.0
 _KINDS = {"memory": "kill", "failed": "bad", "stopped": "open", "unfinished": "open"}
 _REASONS = {
     "cpus": "All CPUs were busy",
@@ -45,7 +46,7 @@ def _axis(span: float, height: int) -> Iterator[str]:
     for tick in ticks(span):
         place = percent(tick, span)
         yield f'<line class="grid" x1="{place}" x2="{place}" y1="{AXIS - 4}" y2="{height}"/>'
-        if tick < 0.97 * span:
+        if tick < 0.93 * span:
             yield f'<text class="axis" x="{place}" y="12">{clock(tick)}</text>'
 
 
@@ -78,7 +79,8 @@ def timeline(record: Record) -> str:
         f"{len(record.runs)} runs of compilers on {count} lanes, over {duration(span)}. The table below has all."
     )
     return (
-        f'<div class="chart" id="lanes" tabindex="0" role="group" aria-labelledby="h-lanes" aria-describedby="lanes-help">'
+        f'<div class="chart" id="lanes" tabindex="0" role="group" aria-labelledby="h-lanes" '
+        f'aria-describedby="lanes-help">'
         f'<svg class="gutter" height="{height}" aria-hidden="true">{numbers}</svg>'
         f'<svg class="plot" height="{height}" role="img" aria-label="{label}">'
         f"{_HATCHES}{''.join(_axis(span, height))}{bars}{stills}</svg></div>"
@@ -110,7 +112,9 @@ def _common(one: str, other: str) -> str:
 def _bar(number: int, run: Run, name: str, top: int, height: int, span: float) -> str:
     kind = _KINDS.get(run.outcome) or ("cuda" if run.cuda else "host")
     wide = 100 * (run.end - run.start) / span
-    label = f'<text x="4" y="{height - 5}">{text(name)}</text>' if wide >= _LABELLED and height >= 14 else ""
+    small = "" if wide >= _ROOMY else ' class="s"'
+    has_room = wide >= _LABELLED and height >= 14
+    label = f'<text{small} x="4" y="{height - 5}">{text(name)}</text>' if has_room else ""
     return (
         f'<svg class="{kind}" data-i="{number}" x="{percent(run.start, span)}" y="{top}" '
         f'width="{max(wide, 0.15):.2f}%" height="{height}"><rect width="100%" height="100%" rx="2"/>{label}</svg>'
@@ -138,7 +142,8 @@ def memory(record: Record) -> str:
         f"{size(max(sample.budget for sample in samples))}. The table below has the figures."
     )
     return (
-        f'<div class="chart" id="memory" tabindex="0" role="group" aria-labelledby="h-memory" aria-describedby="memory-help" '
+        f'<div class="chart" id="memory" tabindex="0" role="group" aria-labelledby="h-memory" '
+        f'aria-describedby="memory-help" '
         f'data-span="{span:.3f}">'
         f'<svg class="gutter" height="{height}" aria-hidden="true">{"".join(_scale(top))}'
         f'<text x="100%" y="{bottom + 12}">waiting</text></svg>'

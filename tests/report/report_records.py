@@ -145,11 +145,9 @@ def simulated(sources: list[Any], cpus: int, gib: int) -> list[Event]:
     held = ""
 
     def event(kind: str, id: int, **values: Any) -> Event:
-        kernel, _, rest = sources[id].name.partition("_")
-        name = (
-            f"/src/csrc/flash_attn/src/flash_{kernel}_hdim{rest}.cu" if sources[id].cuda else "/src/csrc/api.cpp"
-        )
-        return Event(kind, machine.now + 9.0, name, job=id, cuda=sources[id].cuda, **values)
+        kernel, _, which = sources[id].name.partition(".")[0].partition("_")
+        name = f"flash_attn/src/flash_{kernel}_hdim{which}.cu" if sources[id].cuda else "flash_attn/api.cpp"
+        return Event(kind, machine.now + 9.0, f"/src/csrc/{name}", job=id, cuda=sources[id].cuda, **values)
 
     def ended(job: Any, outcome: str, why: str = "") -> Event:
         curve = module.seen_curve(job)
