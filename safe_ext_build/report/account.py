@@ -84,6 +84,8 @@ def _shown(settings: Settings, name: str) -> str:
     value: object = settings
     for part in name.replace("-", "_").split("."):
         value = getattr(value, part)
+    if isinstance(value, bool):
+        return str(value).lower()
     return "auto" if value is None else str(value)
 
 

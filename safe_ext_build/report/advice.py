@@ -36,6 +36,10 @@ def _is_worth(seconds: float, record: Record) -> bool:
     return seconds >= max(WORTH_SECONDS, WORTH_SHARE * record.compiling)
 
 
+def _slots(record: Record) -> int:
+    return min(record.machine.cpus, record.plan.most_jobs)
+
+
 def _done(record: Record) -> list[Run]:
     return [run for run in record.runs if run.outcome == "compiled"]
 
@@ -59,7 +63,7 @@ def _serial(record: Record) -> Iterator[str]:
     """Compiles that came one at a time, while CPUs idled and nothing waited."""
     alone = most_at_once(record.runs) == 1 and not any(sample.waiting for sample in record.samples)
     total = sum(run.end - run.start for run in record.runs)
-    slots = min(record.plan.most_jobs, record.plan.cpus, len(record.runs))
+    slots = min(_slots(record), len(record.runs))
     if alone and len(record.runs) >= 3 and slots > 1 and total > 0.5 * record.compiling:
         yield (
             f"The project's own scripts started {len(record.runs)} compiles one after another, and none ever "
@@ -137,7 +141,7 @@ def _expected(record: Record) -> int:
 
 def _idle(record: Record) -> float:
     """CPUs that were idle on average while memory held compiles back, and for which compiles waited."""
-    slots = min(record.plan.cpus, record.plan.most_jobs)
+    slots = _slots(record)
     busy = busy_at(record.runs, [sample.time for sample in record.samples])
     idle = [
         (min(slots - used, sample.waiting), span)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from .markup import text
 from .record import Record, Run, Sample
-from .timeline import Held, held_back, lanes
+from .timeline import Held, held_back, lanes, pause_lanes
 from .words import GIB, clock, duration, size
 
 AXIS = 22
@@ -64,11 +64,10 @@ def timeline(record: Record) -> str:
         _bar(number, run, labels[number], AXIS + lane * pitch, pitch - max(2, pitch // 6), span)
         for number, (run, lane) in enumerate(zip(record.runs, placed, strict=True))
     )
-    lane_of = {run.job: lane for run, lane in zip(record.runs, placed, strict=True)}
     stills = "".join(
         f'<rect class="still" x="{percent(pause.start, span)}" width="{percent(pause.end - pause.start, span)}" '
-        f'y="{AXIS + lane_of.get(pause.job, 0) * pitch}" height="{pitch - max(2, pitch // 6)}"/>'
-        for pause in record.pauses
+        f'y="{AXIS + lane * pitch}" height="{pitch - max(2, pitch // 6)}"/>'
+        for pause, lane in zip(record.pauses, pause_lanes(record, placed), strict=True)
     )
     every = 1 if pitch >= 20 else 4 if pitch >= 12 else 8
     numbers = "".join(

@@ -253,7 +253,7 @@ def make(
         outcome=outcome,
         error=error,
         compiling=_rounded(max(run.end for run in runs) - min(run.start for run in runs)) if runs else 0.0,
-        bound=find_bound(runs, samples, context.plan.cpus, context.machine.available),
+        bound=find_bound(runs, samples, context.machine.cpus, context.machine.available),
         plan=context.plan,
         machine=context.machine,
         runs=tuple(kept),

@@ -62,6 +62,16 @@ def lanes(runs: Sequence[Run]) -> list[int]:
     return result
 
 
+def pause_lanes(record: Record, placed: Sequence[int]) -> list[int]:
+    """For each pause the lane of the run that was held still; `placed` is what `lanes` says of the runs."""
+    found = {}
+    for run, lane in zip(record.runs, placed, strict=True):
+        for pause in record.pauses:
+            if pause.job == run.job and run.start <= pause.start <= run.end:
+                found[pause] = lane
+    return [found.get(pause, 0) for pause in record.pauses]
+
+
 def reason_of(why: str) -> Reason:
     """What kind of reason the scheduler gives in words; all that is neither CPUs nor a number is memory."""
     if not why:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .record import Record, Run
-from .timeline import held_back, lanes
+from .timeline import held_back, lanes, pause_lanes
 
 _PROCESS = 1
 # Colours that the format knows by name.
@@ -31,8 +31,7 @@ def _events(record: Record) -> Iterator[dict[str, Any]]:
         yield _named("thread_name", lane + 1, f"lane {lane + 1}")
     for run, lane in zip(record.runs, placed, strict=True):
         yield _slice(run, lane + 1)
-    for pause in record.pauses:
-        lane = next((lane for run, lane in zip(record.runs, placed, strict=True) if run.job == pause.job), 0)
+    for pause, lane in zip(record.pauses, pause_lanes(record, placed), strict=True):
         span = _span("held still for memory", lane + 1, pause.start, pause.end)
         yield {**span, "cat": "pause", "args": {}}
     for sample in record.samples:

@@ -12,7 +12,7 @@ from report_records import assert_packed, context, flash_attention, make, run, s
 from safe_ext_build.events import Event
 from safe_ext_build.report import _docs, record
 from safe_ext_build.report.record import Pause, dump, parse, without_home
-from safe_ext_build.report.timeline import busy_at, costs, held_back, lanes, most_at_once, reason_of
+from safe_ext_build.report.timeline import busy_at, costs, held_back, lanes, most_at_once, pause_lanes, reason_of
 from safe_ext_build.schedule.forecast import GIB
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -148,6 +148,12 @@ def test_lanes_are_packed() -> None:
     assert lanes(runs) == [0, 1, 1, 1, 2]
     assert lanes([]) == [] and most_at_once(runs) == 3
     assert busy_at([run("a.cu", 0, 4, threads=4, archs="80;90"), *runs[1:]], [1, 2.5, 4.5]) == [3, 3, 2]
+
+
+def test_a_pause_lies_on_the_run_that_was_held() -> None:
+    runs = (run("a", 0, 9), run("b", 1, 3, job=7, outcome="memory"), run("c", 4, 6), run("b", 5, 8, job=7))
+    made = make(*runs, pauses=(Pause(7, 6.0, 7.0), Pause(7, 2.0, 2.5)))
+    assert pause_lanes(made, lanes(runs)) == [2, 1]
 
 
 def test_lanes_of_a_simulated_build() -> None:
