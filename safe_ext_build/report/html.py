@@ -216,7 +216,7 @@ def _source_row(cost: Cost, total: float, most: float) -> list[Cell]:
     return [
         Cell(words.name(cost.source, 90)),
         Cell(words.duration(cost.cpu), cost.cpu),
-        Cell("", cost.cpu, f"{meter}{words.share(cost.cpu, total)}"),
+        Cell("", cost.cpu, f"{words.share(cost.cpu, total)}{meter}"),
         Cell(words.duration(cost.seconds), cost.seconds),
         Cell(words.size(cost.peak), cost.peak),
         Cell(words.duration(cost.waited), cost.waited),

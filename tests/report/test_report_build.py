@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -83,7 +84,9 @@ def test_a_build_leaves_a_record_and_what_was_asked_for(tmp_path: Path, compiler
     assert (record.outcome, record.project, record.hook) == ("built", "gadget", "build_wheel")
     assert sorted(run.source for run in record.runs) == ["csrc/one.cu", "csrc/three.cu", "csrc/two.cu"]
     assert {(run.outcome, run.archs, run.torch_header) for run in record.runs} == {("compiled", "80", False)}
-    assert record.samples and max(sample.held for sample in record.samples) > 0
+    assert max(sample.held for sample in record.samples) > 0
+    times = [sample.time for sample in record.samples]
+    assert all(after - before > 1.9 for before, after in itertools.pairwise(times))
     assert any("compiles at a time" in line for line in record.plan.lines)
     assert record.plan.settings["jobs.max"].source == "MAX_JOBS in the environment"
     assert record.plan.settings["report.path"].value == "~/out/report.html"

@@ -9,7 +9,7 @@ import pytest
 from safe_ext_build.events import Event
 from safe_ext_build.schedule.broker import Broker, Failure, Naming, Sight
 from safe_ext_build.schedule.forecast import GIB, Curve
-from safe_ext_build.schedule.policy import Limits, Memory
+from safe_ext_build.schedule.policy import Decision, Limits, Memory
 
 KILLED = b"g++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.\n"
 ERROR = b"a.cpp:1:5: error: expected unqualified-id\n"
@@ -570,3 +570,13 @@ def test_the_report_hears_who_killed_for_memory() -> None:
     build.broker.jobs[1].doomed = True
     build.done(1, 9)
     assert build.events[-1].why == "stopped to make room"
+
+
+def test_the_report_hears_of_freezes(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = Build()
+    build.ask(1)
+    for decision in (Decision(freeze=[1]), Decision(thaw=[1])):
+        monkeypatch.setattr(build.broker.scheduler, "decide", lambda *_, told=decision: told)
+        build.broker.step(build.now, CALM)
+    assert [stop for _, stop in build.broker.paused] == [True, False]
+    assert [(event.kind, event.job) for event in build.notes] == [("start", 1), ("freeze", 1), ("thaw", 1)]
