@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from .record import Record, Run
+from .record import Record, Run, length
 from .timeline import busy_at, costs, held_back, most_at_once, reason_of, weight, weights
 from .words import GIB, MIB, count, duration, name, share, size
 
@@ -19,6 +19,7 @@ HEADER_PEAK = 2 * GIB
 # The scheduler's words for a compile that is expected to need more than there is.
 EXPECTED = re.compile(r"it needs up to ([\d.]+) GiB")
 UNKNOWN = 1.5
+AT_ONCE = 0.5  # seconds: a compile that waited no longer has not waited
 
 
 def advise(record: Record) -> list[str]:
@@ -55,13 +56,19 @@ def _failed(record: Record) -> Iterator[str]:
     elif bad:
         first = min(bad, key=lambda run: run.end)
         yield f"Mend {name(first.source)} first: it ended the build. What was finished is kept for the next one."
+    elif "memory ran out" in record.error:
+        large = max(record.runs, key=lambda run: run.peak)
+        yield (
+            f"{name(large.source)} held {size(large.peak)}, and does not fit even alone. Compile for fewer "
+            f"architectures (TORCH_CUDA_ARCH_LIST), set NVCC_THREADS=1, split the file, or add memory."
+        )
     else:
         yield "The build failed for another reason than a source that does not compile: see the error above."
 
 
 def _serial(record: Record) -> Iterator[str]:
     """Compiles that came one at a time, while CPUs idled and nothing waited."""
-    alone = most_at_once(record.runs) == 1 and not any(sample.waiting for sample in record.samples)
+    alone = most_at_once(record.runs) == 1 and all(run.waited < AT_ONCE for run in record.runs)
     total = sum(run.end - run.start for run in record.runs)
     slots = min(_slots(record), len(record.runs))
     if alone and len(record.runs) >= 3 and slots > 1 and total > 0.5 * record.compiling:
@@ -74,22 +81,17 @@ def _serial(record: Record) -> Iterator[str]:
 
 def _split(record: Record) -> Iterator[str]:
     """One long file that outlasts everything else."""
-    done = sorted(_done(record), key=_length)
+    done = sorted(_done(record), key=length)
     if len(done) < 2 or record.bound.by != "longest":
         return
-    last, rest = done[-1], [_length(run) for run in done[:-1]]
+    last, rest = done[-1], [length(run) for run in done[:-1]]
     others = max(record.bound.cores, record.bound.memory, max(rest))
-    saved = min(_length(last) - max(others, _length(last) / 2), record.compiling - others)
+    saved = min(length(last) - max(others, length(last) / 2), record.compiling - others)
     if _is_worth(saved, record):
         yield (
-            f"{name(last.source)} alone takes {duration(_length(last))}; all the rest could be done in "
+            f"{name(last.source)} alone takes {duration(length(last))}; all the rest could be done in "
             f"{duration(others)}. Splitting it into two files of equal cost would save up to {duration(saved)}."
         )
-
-
-def _length(run: Run) -> float:
-    took = run.end - run.start
-    return min(run.alone, took) if run.alone else took
 
 
 def _held(record: Record, reason: str) -> float:

@@ -29,7 +29,8 @@ _REASONS = {
 
 def span_of(record: Record) -> float:
     """Seconds that the pictures show: all of the build."""
-    return max([record.seconds, 0.001, *(run.end for run in record.runs)])
+    ends = [*(run.end for run in record.runs), *(sample.time for sample in record.samples)]
+    return max([record.seconds, 0.001, *ends])
 
 
 def ticks(span: float, most: int = 8) -> list[float]:

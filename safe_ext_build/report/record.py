@@ -358,23 +358,23 @@ def find_bound(runs: Sequence[Run], samples: Sequence[Sample], cpus: int, availa
     done = [run for run in runs if run.outcome != "memory"]
     budget = max([sample.budget for sample in samples] or [0]) or available
     held = sum(_byte_seconds(run) for run in done)
-    longest = max(done, key=_length, default=None)
+    longest = max(done, key=length, default=None)
     return Bound(
         cores=_rounded(sum(run.cpu for run in done) / max(1, cpus)),
         memory=_rounded(held / budget) if budget else 0.0,
-        longest=_rounded(_length(longest)) if longest else 0.0,
+        longest=_rounded(length(longest)) if longest else 0.0,
         longest_source=longest.source if longest else "",
     )
 
 
-def _length(run: Run) -> float:
+def length(run: Run) -> float:
     """Seconds that it needs alone. It cannot need more than it took."""
     took = run.end - run.start
     return min(run.alone, took) if run.alone else took
 
 
 def _byte_seconds(run: Run) -> float:
-    return _length(run) * sum(run.curve) / len(run.curve) if run.curve else 0.0
+    return length(run) * sum(run.curve) / len(run.curve) if run.curve else 0.0
 
 
 # As text.

@@ -32,8 +32,9 @@ def size(count: int) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """`52%`."""
-    return f"{100 * part / whole:.0f}%" if whole else "0%"
+    """`52%`, `0.4%`."""
+    percent = 100 * part / whole if whole else 0.0
+    return f"{percent:.1f}%" if 0.05 <= percent < 0.95 else f"{percent:.0f}%"
 
 
 def count(number: int, what: str) -> str:

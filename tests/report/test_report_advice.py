@@ -150,7 +150,7 @@ def test_one_at_a_time() -> None:
         "CPUs had "
         "nothing to do."
     )
-    held = make(*many(5, 20, 1), cpus=4, samples=looks("all CPUs are busy", 100, running=1, waiting=2))
+    held = make(*many(5, 20, 1, waited=20.0), cpus=4)
     assert not any("one after another" in line for line in advise(held))
 
 
@@ -196,3 +196,12 @@ def test_the_scheduler_says_what_is_understood() -> None:
     assert reason_of(held(Limits(8, 1), 60)) == "cpus"
     assert reason_of(held(Limits(1, 8), 60)) == "jobs"
     assert EXPECTED.fullmatch(held(Limits(8, 8), 5)) and reason_of(held(Limits(8, 8), 5)) == "memory"
+
+
+def test_a_file_that_does_not_fit() -> None:
+    runs = [run("a.cu", 0, 9, attempt=n, job=1, outcome="memory", peak=7 * GIB) for n in (1, 2)]
+    said = "a.cu: the compiler was killed because memory ran out, although nothing else of this build ran"
+    assert advise(make(*runs, outcome="failed", error=said))[0] == (
+        "a.cu held 7.0 GiB, and does not fit even alone. Compile for fewer architectures (TORCH_CUDA_ARCH_LIST), set "
+        "NVCC_THREADS=1, split the file, or add memory."
+    )

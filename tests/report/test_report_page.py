@@ -138,9 +138,7 @@ def thousand() -> Record:
                 run(source, lanes[lane], end, job=number, curve=curve, waited=rng.uniform(0, 9000), **extra)
             )
             lanes[lane] = end
-    looks = tuple(
-        sample(12.0 * n, 64, 9, "it needs up to 3.0 GiB", rng.uniform(1, 7)) for n in range(MOST_SAMPLES)
-    )
+    looks = tuple(sample(5.0 * n, 64, 9, "it needs up to 3.0 GiB", rng.uniform(1, 7)) for n in range(MOST_SAMPLES))
     return make(*runs, samples=looks, cpus=64)
 
 
@@ -191,7 +189,13 @@ def test_words() -> None:
         *("0.0 s", "0.0 s", "10 s", "1 min", "1 min", "4 min 12 s", "1 h 00 min", "2 h 05 min"),
     ]
     assert [clock(seconds) for seconds in (0, 59.6, 252, 3852)] == ["0:00", "1:00", "4:12", "1:04:12"]
-    assert (size(GIB // 2), size(GIB * 4), share(1, 3), share(1, 0)) == ("512 MiB", "4.0 GiB", "33%", "0%")
+    assert (size(GIB // 2), size(GIB * 4), share(1, 3), share(3, 1000), share(1, 0)) == (
+        "512 MiB",
+        "4.0 GiB",
+        "33%",
+        "0.3%",
+        "0%",
+    )
     assert name("a" * 99, 10) == "…" + "a" * 9 and name("a.cu") == "a.cu"
 
 
