@@ -202,6 +202,6 @@ def test_a_file_that_does_not_fit() -> None:
     runs = [run("a.cu", 0, 9, attempt=n, job=1, outcome="memory", peak=7 * GIB) for n in (1, 2)]
     said = "a.cu: the compiler was killed because memory ran out, although nothing else of this build ran"
     assert advise(make(*runs, outcome="failed", error=said))[0] == (
-        "a.cu held 7.0 GiB, and does not fit even alone. Compile for fewer architectures (TORCH_CUDA_ARCH_LIST), set "
-        "NVCC_THREADS=1, split the file, or add memory."
+        "a.cu held 7.0 GiB, and does not fit even alone. Compile for fewer architectures (TORCH_CUDA_ARCH_LIST), "
+        "set NVCC_THREADS=1, split the file, or add memory."
     )
