@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import get_type_hints
 
-from . import settings
 from .settings import Setting, Settings, schema
 
 PAGE = Path("docs/reference/settings.md")
@@ -40,9 +39,9 @@ Every setting has one name, and can be given in three places:
   uses, such as `MAX_JOBS`; where both are set, the one with our name wins.
 
 The environment goes before `-C`, and `-C` before the file. An empty value counts as not given. A relative
-`workspace.dir`, `build-dir` or `torch.runtime` is taken from the project's directory, and `~` is the home
-directory. A value that is not allowed, or a name that does not exist, ends the build with an error that says
-where it came from; nothing is ignored in silence.
+`workspace.dir`, `build-dir`, `report.path` or `torch.runtime` is taken from the project's directory, and `~` is
+the home directory. A value that is not allowed, or a name that does not exist, ends the build with an error that
+says where it came from; nothing is ignored in silence.
 """
 
 
@@ -50,7 +49,7 @@ def attribute_docs(cls: type) -> dict[str, str]:
     """The docstrings under the fields of a dataclass; Python itself throws them away."""
     body = next(
         node.body
-        for node in ast.parse(inspect.getsource(settings)).body
+        for node in ast.parse(inspect.getsource(sys.modules[cls.__module__])).body
         if isinstance(node, ast.ClassDef) and node.name == cls.__name__
     )
     return {

@@ -79,6 +79,13 @@ def _read_build_dir(value: object) -> Path:
     return path
 
 
+def _read_report(value: object) -> Path:
+    path = _read_path(value)
+    if not path.name.endswith((".json", ".html")):
+        raise ValueError
+    return path
+
+
 def _read_list(value: object) -> str | None:
     items = value if isinstance(value, list) else [value]
     return ";".join(text for text in map(_read_text, items) if text.strip()) or None
@@ -134,6 +141,9 @@ FilePath = Annotated[Path | None, Kind("the path of a directory", _read_path)]
 _FIELDS = ", ".join(f"{{{name}}}" for name in BUILD_DIR_FIELDS)
 BuildDir = Annotated[
     Path | None, Kind(f"the path of a directory; in braces only {_FIELDS} may stand there", _read_build_dir)
+]
+ReportPath = Annotated[
+    Path | None, Kind("the path of a file that ends in .html, .json or .trace.json", _read_report)
 ]
 TextList = Annotated[str | None, Kind('a string or a list of strings, such as "8.0;9.0+PTX"', _read_list)]
 Flag = Annotated[bool, Kind("true or false", _read_flag, "true")]
@@ -232,6 +242,16 @@ class WorkspaceSettings:
 
 
 @dataclass(frozen=True)
+class ReportSettings:
+    """What is written about a build once it has ended."""
+
+    path: ReportPath = None
+    """A file to write at the end of a build that compiles, also of one that fails: `.html`, a page to look at;
+    `.json`, the record; `.trace.json`, a trace for Perfetto or chrome://tracing. A file that is already there is
+    replaced. Frontends delete the directory of an unpacked sdist, so give an absolute path there."""
+
+
+@dataclass(frozen=True)
 class Settings:
     """All settings, with their values and where these came from."""
 
@@ -239,6 +259,7 @@ class Settings:
     torch: TorchSettings = TorchSettings()
     jobs: JobsSettings = JobsSettings()
     workspace: WorkspaceSettings = WorkspaceSettings()
+    report: ReportSettings = ReportSettings()
 
     backend: BackendName = None
     """The PEP 517 backend that runs inside the supervised builder, written as `build-backend` is:

@@ -10,7 +10,7 @@ import sys
 import sysconfig
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import checking, events, preflight, stamp, store, ui
 from .errors import PlaceError
@@ -36,6 +36,10 @@ from .toolchain import cmake
 from .toolchain.find import Cuda, Torch
 from .toolchain.fingerprint import fingerprint, host_compiler
 
+if TYPE_CHECKING:
+    from .report.account import Account
+    from .report.record import Outcome
+
 SHIMS_VARIABLE = "SAFE_EXT_BUILD_SHIMS"
 
 
@@ -56,25 +60,34 @@ def run(scene: Scene) -> Any:
     """Run a hook in a supervised builder; returns its result. Raises SafeExtBuildError."""
     hook.leave_if_orphaned()
     cache = workspace.cache_root(dict(os.environ))
+    account = _account(scene, cache) if scene.compiles else None
     root = scene.settings.workspace.dir or workspace.default_root(dict(os.environ))
     with hook.Signals() as signals:
         place = workspace.create(root, shim_roots())
         project = store.name(Path.cwd())
         history = History(cache / "history.sqlite")
+        outcome: Outcome = "failed"
+        error = ""
         try:
             with workspace.writing(place.path):
                 if scene.compiles:
                     _write_history(history.lookup_all(scope(project)), place)
                 build = _stage(scene, place, project, _ground(scene, place))
-            result = hook.run(build, place, signals)
+            result = hook.run(build, place, signals, lambda: _take_leave(account, place))
             if build.check:
                 checking.settle(scene.settings, scene.torch, scene.cuda, place.path, _made(scene, result))
+            outcome = "built"
             return result
+        except Exception as reason:
+            error = str(reason)
+            raise
         finally:
             seen = list(events.read(place.path / "events.jsonl"))
             place.remove()
             if line := summarize(seen):
                 ui.say(line)
+            if account:
+                account.settle(place.id, seen, outcome, error)
             history.record((one.entry, Curve(one.alone, one.curve)) for one in seen if one.outcome == "compiled")
 
 
@@ -85,6 +98,23 @@ def _pin(scene: Scene) -> str:
 
 def _made(scene: Scene, result: str) -> Path:
     return Path(scene.arguments["wheel_directory"], result)
+
+
+def _account(scene: Scene, cache: Path) -> Account:
+    from .report.account import Account
+
+    facts, cuda = scene.torch.facts if scene.torch else None, scene.cuda
+    toolkit = f"{cuda.build} in {cuda.home}" if cuda else ""
+    torch = facts.describe() if facts else ""
+    return Account(store.name(Path.cwd()), scene.hook, scene.settings, scene.plan, toolkit, torch, cache)
+
+
+def _take_leave(account: Account | None, place: Workspace) -> None:
+    """Before this process dies by a signal: nothing of the build may stay longer than it must."""
+    seen = list(events.read(place.path / "events.jsonl"))
+    place.remove()
+    if account:
+        account.settle(place.id, seen, "interrupted")
 
 
 def _write_history(known: dict[str, Curve], place: Workspace) -> None:

@@ -12,6 +12,7 @@ GIB = 1 << 30
 
 def summarize(events: Sequence[Event]) -> str:
     """One line about the compiles; '' when nothing was compiled."""
+    events = [event for event in events if event.kind == "job"]
     done = [event for event in events if event.outcome == "compiled"]
     if not done:
         return ""

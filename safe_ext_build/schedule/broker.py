@@ -40,7 +40,8 @@ class Job:
     """One compile, from the moment its J asks until J is gone.
 
     `call`: what it runs, made to fit. `samples`: (CPU seconds, bytes) of the run that is on. `company`:
-    whether another compile ran beside it. `doomed`: we have killed its compiler, for memory.
+    whether another compile ran beside it. `doomed`: we have killed its compiler, for memory. `torch_header`:
+    whether it includes torch/extension.h, where that is known.
     """
 
     id: int
@@ -62,6 +63,7 @@ class Job:
     company: bool = False
     doomed: bool = False
     kills_alone: int = 0
+    torch_header: bool | None = None
     samples: list[tuple[float, int]] = field(default_factory=list)
 
     @property
@@ -164,6 +166,7 @@ class Broker:
                 self._stop(f"the job of {job.name} received {signal.Signals(int(fields[1])).name}")
             elif kind == b"done" and job.state == "running":
                 status, peak, cpu = int(fields[1]), int(fields[2]), float(fields[3])
+                job.torch_header = {b"0": False, b"1": True}.get(b"".join(fields[5:6]))
                 self._done(job, status, peak, cpu, fields[4].decode(errors="replace"), now, sight)
 
     def gone(self, connection: Connection) -> Job | None:
@@ -299,7 +302,7 @@ class Broker:
         if self.stop_reason:
             return
         if self.winding_down:
-            self._stop_and_go(self.scheduler.relieve(now, sight.memory))
+            self._stop_and_go(self.scheduler.relieve(now, sight.memory), now)
             self._wind_down()
             return
         decision = self.scheduler.decide(now, sight.memory)
@@ -307,15 +310,17 @@ class Broker:
         by_id = {job.id: job for job in self.jobs.values()}
         for number, threads in decision.admit:
             self._start(by_id[number], threads, now, sight)
-        self._stop_and_go(decision)
+        self._stop_and_go(decision, now)
 
-    def _stop_and_go(self, decision: Decision) -> None:
+    def _stop_and_go(self, decision: Decision, now: float) -> None:
         for job in self.running():
             if job.id in decision.kill:
                 job.doomed = True
                 self.doomed.append(job)
             elif job.id in (*decision.freeze, *decision.thaw):
-                self.paused.append((job, job.id in decision.freeze))
+                freeze = job.id in decision.freeze
+                self.paused.append((job, freeze))
+                self.emit(Event("freeze" if freeze else "thaw", now, job.name, job=job.id))
 
     def set_cpus(self, cpus: int) -> None:
         """Neighbours come and go, and with them our share of the CPUs."""
@@ -331,6 +336,25 @@ class Broker:
                 job.peak = max(job.peak, held)
                 job.samples.append((progress[job.id], held))
         self.scheduler.observed({job: held for job, (held, _) in usage.items()}, now, progress)
+
+    def note(self, usage: Mapping[int, tuple[int, float]], now: float, memory: Memory) -> None:
+        """Write down how much memory the build holds and may hold, and why what waits does."""
+        held = sum(bytes_held for bytes_held, _ in usage.values())
+        promised = max(memory.promised, default=0)
+        waiting = sum(job.state == "waiting" for job in self.jobs.values())
+        self.emit(
+            Event(
+                kind="memory",
+                time=now,
+                held=held,
+                available=memory.available,
+                budget=max(0, memory.available + held - memory.reserve - promised),
+                total=memory.total,
+                running=len(usage),
+                waiting=waiting,
+                why=self.held if waiting else "",
+            )
+        )
 
     def running(self) -> list[Job]:
         return [job for job in self.jobs.values() if job.state == "running"]
@@ -350,6 +374,8 @@ class Broker:
         paths = [_absolute(job.cwd, path) for path in (temporary, final, job.parsed.depfile)]
         fields = [job.directory, *paths, str(job.id), prepend, append, *command]
         self.send(job.connection, [b"run", *map(os.fsencode, fields)])
+        cuda, waited = job.parsed.cuda, now - job.asked
+        self.emit(Event("start", now, job.name, waited=waited, threads=threads, job=job.id, cuda=cuda))
 
     def _wind_down(self) -> None:
         """After the first failure: the running compiles finish, then the failed ones speak, the first one last."""
@@ -398,12 +424,21 @@ class Broker:
                 entry=job.features.with_threads(job.threads).entry,
                 alone=curve.seconds,
                 curve=curve.points,
+                job=job.id,
+                cuda=job.parsed.cuda,
+                targets=";".join(job.parsed.archs),
+                torch_header=job.torch_header,
+                why=_killer(job) if outcome == "memory" else "",
             )
         )
 
 
 def _absolute(cwd: str, path: str) -> str:
     return os.path.join(cwd, path) if path else ""
+
+
+def _killer(job: Job) -> str:
+    return "stopped to make room" if job.doomed else "killed by the kernel"
 
 
 def _progress(cpu: float, wall: float) -> float:

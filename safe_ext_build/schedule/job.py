@@ -220,6 +220,17 @@ class Run:
         except FileNotFoundError:
             pass  # -fsyntax-only and the like write none
 
+    def includes_torch_header(self) -> bytes:
+        """Whether the source includes torch/extension.h: 1, 0, or nothing where no depfile says."""
+        path = self.outputs[2]
+        try:
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                return b""  # a pipe has a reader of its own
+            with open(path, "rb") as file:
+                return b"%d" % (b"/torch/extension.h" in file.read())
+        except OSError:
+            return b""
+
     def replay(self) -> None:
         for descriptor, path in enumerate(dict.fromkeys(self.files), 1):
             with open(path, "rb") as file:
@@ -329,9 +340,8 @@ def perform(lease: Lease, signals: Signals, fields: list[bytes]) -> tuple[Run, l
     else:
         run.discard()
     cpu = b"%.3f" % (usage.ru_utime + usage.ru_stime)
-    lease.send(
-        b"done", b"%d" % status, b"%d" % (usage.ru_maxrss * 1024), cpu, b"" if status == 0 else run.excerpt()
-    )
+    said = (b"", run.includes_torch_header()) if status == 0 else (run.excerpt(),)
+    lease.send(b"done", b"%d" % status, b"%d" % (usage.ru_maxrss * 1024), cpu, *said)
     return run, wait_for_word(lease, signals, run)
 
 

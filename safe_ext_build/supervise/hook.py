@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -89,12 +89,13 @@ def leave_if_orphaned() -> None:
         os._exit(1)
 
 
-def run(build: Build, workspace: Workspace, signals: Signals) -> Any:
+def run(build: Build, workspace: Workspace, signals: Signals, farewell: Callable[[], None] = lambda: None) -> Any:
     """Run a hook in a supervised builder and return its result.
 
     `signals` have been caught since before the workspace was made. Raises BuildFailed when the project's
     build failed, SupervisionError when the supervisor was lost; dies by the signal that it was sent, once
-    the tree is gone. Raises HookMissing when the backend does not have the hook.
+    the tree is gone, after `farewell`, which removes the workspace once it has read what it needs. Raises
+    HookMissing when the backend does not have the hook.
     """
     request = {
         "hook": build.hook,
@@ -111,6 +112,7 @@ def run(build: Build, workspace: Workspace, signals: Signals) -> Any:
     command = python_command("safe_ext_build.supervise.builder", str(workspace.path), isolated=False)
     ending = _supervise(command, build, workspace, signals)
     if ending.frontend_gone or ending.signal:
+        farewell()
         workspace.remove()
         die_by(ending.signal or signal.SIGTERM)
     return _answer(build, _ended_by_itself(ending.verdict), workspace)

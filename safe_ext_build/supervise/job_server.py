@@ -34,6 +34,8 @@ SHARE_OF_CPU = 0.02
 SLOWEST = 1.0
 # How old a look at memory may be when something happens that may let a compile start.
 FRESH = 0.25
+# How often what was seen of memory is written down, for the report.
+NOTE = 2.0
 NUDGE = 0.2
 
 
@@ -63,6 +65,7 @@ class JobServer:
         self.old_from = 0.0
         self.next_look = 0.0
         self.next_nudge = 0.0
+        self.next_note = 0.0
 
     def listen(self) -> None:
         server = connection.listen(os.fspath(self.workspace.socket))
@@ -102,6 +105,9 @@ class JobServer:
         used = self.usage.look({job.id: job.pid for job in self.broker.running()})
         self.sight = self.memory.look(self.neighbours.outlooks())
         self.broker.observe(used, now)
+        if now >= self.next_note:
+            self.next_note = now + NOTE
+            self.broker.note(used, now, self.sight.memory)
         rest = min(SLOWEST, (time.process_time() - begun) / SHARE_OF_CPU)
         self.old_from = now + max(FRESH, rest)
         self.next_look = now + max(SAMPLE, rest)

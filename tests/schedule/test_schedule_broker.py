@@ -10,7 +10,7 @@ from safe_ext_build.events import Event
 from safe_ext_build.schedule.broker import Broker, Failure, Naming, Sight
 from safe_ext_build.schedule.fit import Fit
 from safe_ext_build.schedule.forecast import GIB, Curve
-from safe_ext_build.schedule.policy import Limits, Memory
+from safe_ext_build.schedule.policy import Decision, Limits, Memory
 
 KILLED = b"g++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.\n"
 ERROR = b"a.cpp:1:5: error: expected unqualified-id\n"
@@ -42,6 +42,7 @@ class Build:
     ) -> None:
         self.sent: list[tuple[int, list[bytes]]] = []
         self.events: list[Event] = []
+        self.notes: list[Event] = []
         self.now = 0.0
         self.broker = Broker(
             Limits(jobs, cpus, guard),
@@ -56,7 +57,7 @@ class Build:
             "/w/jobs",
             history or {},
             self.send,
-            self.events.append,
+            lambda event: (self.events if event.kind == "job" else self.notes).append(event),
         )
         if ninja:
             self.say(NINJA, b"ninja", b"1")
@@ -613,3 +614,37 @@ def test_what_is_no_compile_any_more_is_run_as_it_is() -> None:
     build.ask(1, b"/shim/nvcc", b"-gencode=arch=compute_80,code=sm_80", b"-arch", b"sm_70")
     build.ask(2, b"/shim/nvcc", b"--dryrun", b"-c", b"a.cu", b"-arch=sm_70")
     assert build.heard() == [(1, b"pass"), (2, b"pass")]
+
+
+def test_the_report_hears_of_starts_and_of_memory() -> None:
+    build = Build(jobs=1)
+    build.ask(1, b"nvcc", b"-gencode=arch=compute_80,code=sm_80", b"-c", b"a.cu", b"-o", b"a.o")
+    build.ask(2)
+    build.broker.note({1: (2 * GIB, 1.0)}, build.now, sight(30).memory)
+    start, memory = build.notes
+    assert (start.kind, start.source, start.job, start.waited, start.cuda) == ("start", "a.cu", 1, 0.0, True)
+    assert (memory.kind, memory.held, memory.available) == ("memory", 2 * GIB, 30 * GIB)
+    assert (memory.budget, memory.total, memory.running, memory.waiting) == (28 * GIB, 64 * GIB, 1, 1)
+    assert memory.why == "1 compiles run, as many as allowed"
+    build.say(1, b"done", b"0", b"1024", b"0.5", b"", b"1")
+    assert (build.events[0].job, build.events[0].targets, build.events[0].torch_header) == (1, "80", True)
+
+
+def test_the_report_hears_who_killed_for_memory() -> None:
+    build = Build()
+    build.ask(1)
+    build.done(1, 9, seen=sight(kills=1))
+    assert build.events[-1].why == "killed by the kernel"
+    build.broker.jobs[1].doomed = True
+    build.done(1, 9)
+    assert build.events[-1].why == "stopped to make room"
+
+
+def test_the_report_hears_of_freezes(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = Build()
+    build.ask(1)
+    for decision in (Decision(freeze=[1]), Decision(thaw=[1])):
+        monkeypatch.setattr(build.broker.scheduler, "decide", lambda *_, told=decision: told)
+        build.broker.step(build.now, CALM)
+    assert [stop for _, stop in build.broker.paused] == [True, False]
+    assert [(event.kind, event.job) for event in build.notes] == [("start", 1), ("freeze", 1), ("thaw", 1)]

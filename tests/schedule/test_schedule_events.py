@@ -9,9 +9,17 @@ from safe_ext_build.events import Event, read
 EVENT = Event("job", 1.5, "a\udcff\n.cu", "compiled", 0.5, 2.0, 3.25, 1 << 30, 4, 2, "a\t.cu:2", 1.5, (1, 2))
 
 
+SHORT = [Event("start", 1.0), Event("job", 0.0, torch_header=False, cuda=True), Event("memory", 2.0, held=3)]
+
+
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    (tmp_path / "events").write_text(EVENT.to_line() * 3)
-    assert list(read(tmp_path / "events")) == [EVENT] * 3
+    written = [*SHORT, EVENT, EVENT]
+    (tmp_path / "events").write_text("".join(event.to_line() for event in written))
+    assert list(read(tmp_path / "events")) == written
+
+
+def test_a_line_holds_only_what_is_to_be_said() -> None:
+    assert SHORT[2].to_line() == '{"kind": "memory", "time": 2.0, "held": 3}\n'
 
 
 def test_damaged_lines_are_left_out(tmp_path: Path) -> None:

@@ -381,3 +381,22 @@ def test_signals_are_forwarded_and_told(bench: Bench, number: signal.Signals) ->
     process.communicate(timeout=5)
     assert process.returncode == -number
     assert names(bench.place / "workspace") == []
+
+
+@pytest.mark.parametrize(
+    ("depfile", "said"),
+    [
+        ("a.o: a.cu \\\n /env/torch/include/torch/extension.h\n", b"1"),
+        ("a.o: a.cu /env/torch/include/torch/types.h\n", b"0"),
+        ("", b""),
+    ],
+)
+def test_a_depfile_tells_whether_torch_extension_h_is_included(bench: Bench, depfile: str, said: bytes) -> None:
+    script = f"printf %s '{depfile}' > a.d; echo o > a.seb-1.o" if depfile else "echo o > a.seb-1.o"
+    _, _, _, fields = finish(bench, *sh(script), out="a.seb-1.o", final="a.o", dep="a.d")
+    assert fields[5] == said
+
+
+def test_a_depfile_that_is_a_pipe_is_not_read(bench: Bench) -> None:
+    _, _, _, fields = finish(bench, *sh("mkfifo a.d; echo o > a.seb-1.o"), out="a.seb-1.o", final="a.o", dep="a.d")
+    assert fields[5] == b""
