@@ -20,6 +20,7 @@ FORGET_SURPRISE = 20.0
 TREND = 8.0
 TREND_AHEAD = 10.0
 PRESSURE_CALM = 20.0
+STEADY = 16 << 20  # bytes per second
 FROZEN = "memory is short: compiles are held still until others let go"
 
 
@@ -141,11 +142,14 @@ class Relief:
         trusted = not guesses and now > self._surprised + FORGET_SURPRISE
         expected, others = memory.available + self._coming(now), self._taken() * LOOK_AHEAD
         ahead = expected - self._growing(now, trusted) - others
-        if expected >= memory.floor and ahead >= memory.floor // 2:
+        # What still grows below the reserve leaves no time to see somebody else come.
+        middle = (memory.floor + memory.reserve) // 2
+        least = middle if self._growth > STEADY else memory.floor
+        if expected >= least and ahead >= memory.floor // 2:
             return [], []
         alive = [job for job in self._running.values() if job.id not in self._dying]
         alive.sort(key=lambda job: job.started)
-        needed = (memory.floor + memory.reserve) // 2 - min(expected, ahead)
+        needed = middle - min(expected, ahead)
         if trusted and expected >= memory.floor and others < memory.floor // 2:
             frozen = self._freezable(alive, now, needed)
             self._frozen.update(frozen)

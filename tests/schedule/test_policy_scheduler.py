@@ -386,3 +386,14 @@ def test_a_history_that_is_too_low_is_noticed_however_steadily_it_is_outgrown() 
     # Each second takes 0.15 GiB. By the history it takes none: that ends before the floor is reached.
     see(scheduler, 60, dict.fromkeys(range(3), 3.0), dict.fromkeys(range(3), 60.0))
     assert scheduler.decide(60, memory(0.6)).kill
+
+
+@pytest.mark.parametrize(("grown", "gives_way"), [(0.0, False), (0.2, True)])
+def test_what_still_grows_below_the_reserve_gives_way_before_the_floor(grown: float, gives_way: bool) -> None:
+    """Between the two there is no time left to see somebody else come."""
+    scheduler = build({id: curve(3) for id in range(3)})
+    scheduler.decide(0, memory(13))
+    see(scheduler, 50, dict.fromkeys(range(3), 2.0))
+    assert not scheduler.decide(50, memory(0.75)).kill
+    see(scheduler, 51, dict.fromkeys(range(3), 2.0 + grown))
+    assert bool(scheduler.decide(51, memory(0.7)).kill) is gives_way
