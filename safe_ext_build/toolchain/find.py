@@ -115,9 +115,10 @@ def isolated_directories(own: target.Environment, final: target.Environment | No
     return tuple(found)
 
 
-def find_cuda(settings: Settings, torch: Torch, environ: Mapping[str, str], cache: Path) -> Cuda | None:
+def find_cuda(settings: Settings, torch: Torch, environ: Mapping[str, str], cache: Path | None) -> Cuda | None:
     """The toolkit for this torch; None when torch is not a CUDA build, or no CUDA compiler is here at all.
 
+    Without a `cache` nothing is written: a toolkit that would have to be completed stays as it is.
     Raises ToolkitError when compilers are here, or one was named, and none fits; the caller decides whether
     that matters for what it is about to do.
     """
@@ -136,7 +137,9 @@ def find_cuda(settings: Settings, torch: Torch, environ: Mapping[str, str], cach
     known = archs.torch_archs(facts)
     gpus = cuda.gpus(environ)
     listed, lines = archs.select_archs(wanted, source, choice.toolkit.archs, known, gpus)
-    home = compose.complete(choice.toolkit, facts, cache, volatile=torch.volatile)
+    home = choice.toolkit.home
+    if cache is not None:
+        home = compose.complete(choice.toolkit, facts, cache, volatile=torch.volatile)
     said = (
         *found.lines,
         choice.line,
