@@ -8,7 +8,7 @@ from typing import Protocol
 
 from .. import __version__, ui
 from ..errors import SafeExtBuildError
-from . import wheel
+from . import doctor, wheel
 
 
 class Command(Protocol):
@@ -21,7 +21,10 @@ class Command(Protocol):
         """Do it; returns the exit status. Raises SafeExtBuildError."""
 
 
-COMMANDS: tuple[Command, ...] = (wheel,)
+COMMANDS: tuple[Command, ...] = (
+    wheel,
+    doctor,
+)
 
 
 def parser() -> argparse.ArgumentParser:

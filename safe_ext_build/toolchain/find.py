@@ -150,6 +150,31 @@ def find_cuda(settings: Settings, torch: Torch, environ: Mapping[str, str], cach
     return Cuda(home, choice.toolkit.build, listed, tuple(line for line in said if line), choice.toolkit.archs)
 
 
+@dataclass(frozen=True)
+class Survey:
+    """Every place that was looked at; what was chosen of it; or why nothing was."""
+
+    found: Discovery
+    choice: Choice | None = None
+    error: ToolkitError | None = None
+
+
+def survey(settings: Settings, torch: Torch, environ: Mapping[str, str]) -> Survey:
+    """All that may be a toolkit here, for people. Raises ToolkitError for a `cuda.home` that makes no sense."""
+    from . import archs, cuda
+
+    facts = torch.facts
+    if facts is None or facts.cuda is None:
+        sites = [*map(Path, torch.own.path)]
+        return Survey(cuda.discover(settings.cuda.home, settings.source("cuda.home"), environ, site_dirs=sites))
+    found = _discover(settings, torch, facts, environ)
+    wanted = archs.normalise_archs(settings.cuda.archs or "", settings.source("cuda.archs"))
+    try:
+        return Survey(found, _choose(settings, torch, facts, found, wanted))
+    except ToolkitError as error:
+        return Survey(found, error=error)
+
+
 def compiler_requirements(settings: Settings, torch: Torch, environ: Mapping[str, str]) -> tuple[str, ...]:
     """What the frontend is to install for a compiler to be there, by `cuda.provision`.
 
