@@ -14,8 +14,8 @@ from .checkup import Checkup, Finding, look
 from .target import TORCH_RUNTIME, find_target
 
 _EPILOG = """
-Run it in the project's directory, with the Python that builds. Nothing is built, and torch is not imported. What is
-printed can be shown to anybody: the home directory is written as ~, and of variables only those that are about
+Run it in the project's directory, with the Python that builds. Nothing is built, and torch is not imported. What
+is printed can be shown to anybody: the home directory is written as ~, and of variables only those that are about
 compilers are shown. The exit status is 0 when there is no problem, else 1.
 """
 _MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "problem": ("PROBLEM", "red")}

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from .. import __version__, ui
 from ..errors import SafeExtBuildError
-from . import doctor, wheel
+from . import doctor, plan, wheel
 
 
 class Command(Protocol):
@@ -24,6 +24,7 @@ class Command(Protocol):
 COMMANDS: tuple[Command, ...] = (
     wheel,
     doctor,
+    plan,
 )
 
 
