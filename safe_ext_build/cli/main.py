@@ -8,7 +8,7 @@ from typing import Protocol
 
 from .. import __version__, ui
 from ..errors import SafeExtBuildError
-from . import doctor, plan, wheel
+from . import completion, doctor, history, plan, report, wheel
 
 
 class Command(Protocol):
@@ -25,6 +25,9 @@ COMMANDS: tuple[Command, ...] = (
     wheel,
     doctor,
     plan,
+    report,
+    history,
+    completion,
 )
 
 
