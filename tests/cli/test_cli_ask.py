@@ -295,19 +295,19 @@ def test_a_broken_history_is_left_where_it_is(place: Path) -> None:
 # completion
 
 
-def completed(place: Path, *words: str) -> list[str]:
-    script = ask(place, "completion", "bash").stdout
+def completed(script: str, *words: str) -> list[str]:
     line = " ".join(f"'{word}'" for word in ("safe-ext-build", *words))
     code = f'{script}\nCOMP_WORDS=({line}); COMP_CWORD={len(words)}; _safe_ext_build; echo "${{COMPREPLY[@]}}"'
     return subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
 
 def test_bash_completes_commands_options_and_words(place: Path) -> None:
-    assert completed(place, "doc") == ["doctor"]
-    assert completed(place, "--vers") == ["--version"]
-    assert completed(place, "plan", "--py") == ["--python"]
-    assert completed(place, "history", "cl") == ["clear"]
-    assert {"--html", "--json", "--trace"} <= set(completed(place, "report", "--"))
+    script = ask(place, "completion", "bash").stdout
+    assert completed(script, "doc") == ["doctor"]
+    assert completed(script, "--vers") == ["--version"]
+    assert completed(script, "plan", "--py") == ["--python"]
+    assert completed(script, "history", "cl") == ["clear"]
+    assert {"--html", "--json", "--trace"} <= set(completed(script, "report", "--"))
 
 
 def test_completion_for_other_shells(place: Path) -> None:

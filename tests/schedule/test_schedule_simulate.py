@@ -40,7 +40,8 @@ def test_threads_that_may_be_given_are_used() -> None:
     memory = Memory(64 * GIB, GIB, GIB, 64 * GIB)
     alone = expected_time([features], history, Limits(4, 4), memory)
     shared = expected_time([features], history, Limits(4, 4), memory, most_threads=4)
-    assert (alone, shared) == (pytest.approx(80, abs=1), pytest.approx(20, abs=1))
+    assert alone == pytest.approx(80, abs=1)
+    assert shared == pytest.approx(20, abs=1)
 
 
 def test_an_entry_is_read_as_it_was_written() -> None:
