@@ -64,8 +64,8 @@ def look(environ: Mapping[str, str], project: Path) -> Checkup:
         "machine": machine,
         "supervision": lambda: supervision(chosen.workspace.dir),
         "space": lambda: space(chosen, project),
-        "neighbours": lambda: neighbours(environ),
-        "caches": lambda: caches(workspace.cache_root(dict(environ), make=False)),
+        "builds": lambda: neighbours(environ),
+        "cache": lambda: caches(workspace.cache_root(dict(environ), make=False)),
     }
     with ThreadPoolExecutor(len(topics)) as pool:
         found = list(pool.map(lambda topic: _guarded(topic, topics[topic]), topics))

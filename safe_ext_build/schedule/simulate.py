@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from .forecast import Curve, Features, Forecaster
 from .policy import Limits, Memory, Scheduler, Waiting
 
 SHORTEST_STEP = 0.5  # seconds of simulated time between two looks at memory
 STEPS = 2_000  # about so many looks for a whole build
-_NEVER = 1e7
-
-
-@dataclass
-class _Running:
-    curve: Curve
-    begun: float
-    weight: int
-
-    def held(self, now: float) -> int:
-        return self.curve.at((now - self.begun) / self.curve.seconds) if self.curve.seconds else 0
+_PATIENCE = 20 * STEPS  # looks after which the time that has passed is answer enough
 
 
 def expected_time(
@@ -38,28 +27,29 @@ def expected_time(
     scheduler = Scheduler(limits, Forecaster(history))
     for number, features in enumerate(compiles):
         scheduler.enqueue(Waiting(number, features, most_threads))
-    running: dict[int, _Running] = {}
+    ends: dict[int, float] = {}
     now, left = 0.0, len(compiles)
-    step = max(SHORTEST_STEP, _cpu_seconds(compiles, forecaster) / max(1, limits.cpus) / STEPS)
-    while left and now < _NEVER:
-        held = {id: job.held(now) for id, job in running.items()}
-        scheduler.observed(held, now)
-        looked = Memory(memory.available - sum(held.values()), memory.reserve, memory.floor, memory.total)
-        decision = scheduler.decide(now, looked)
-        for id in decision.kill:
-            del running[id]
-            scheduler.killed(id, now)
-        for id, threads in decision.admit:
-            features = compiles[id].with_threads(threads)
-            running[id] = _Running(forecaster.forecast(features).curve, now, features.at_once)
+    step = max(SHORTEST_STEP, _bound(compiles, forecaster, limits.cpus, memory.available) / STEPS)
+    for _ in range(_PATIENCE + 4 * len(compiles)):
+        if not left:
+            break
+        # Nothing is reported of what runs: all goes as forecast, so memory is respected by admission alone, and
+        # what is free but for our own compiles stays what it was.
+        scheduler.observed({}, now)
+        for id, threads in scheduler.decide(now, memory).admit:
             scheduler.started(id, now)
-        ends = [job.begun + job.curve.seconds for job in running.values()]
-        now = min([now + step, *(end for end in ends if end > now)])
-        for id in [id for id, job in running.items() if job.begun + job.curve.seconds <= now]:
-            scheduler.finished(id, now, running.pop(id).curve)
+            ends[id] = now + forecaster.forecast(compiles[id].with_threads(threads)).curve.seconds
+        now = min([now + step, *(end for end in ends.values() if end > now)])
+        for id in [id for id, end in ends.items() if end <= now]:
+            scheduler.finished(id, now)
+            del ends[id]
             left -= 1
     return now
 
 
-def _cpu_seconds(compiles: Sequence[Features], forecaster: Forecaster) -> float:
-    return sum(forecaster.forecast(one).curve.seconds * one.parallelism for one in compiles)
+def _bound(compiles: Sequence[Features], forecaster: Forecaster, cpus: int, available: int) -> float:
+    """Seconds that it takes at the very least: all CPUs always busy, or all memory always full."""
+    curves = [forecaster.forecast(one).curve for one in compiles]
+    cpu = sum(curve.seconds * one.parallelism for curve, one in zip(curves, compiles, strict=True))
+    memory = sum(curve.seconds * sum(curve.points) / len(curve.points) for curve in curves)
+    return max(cpu / max(1, cpus), memory / max(1, available))
