@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from pathlib import Path
+
 import pytest
 
 from safe_ext_build.cli.expected import choose
@@ -63,3 +67,19 @@ def test_of_several_entries_the_planned_archs_win() -> None:
     assert [one.archs for one in choose(known, {"75"}, names)] == [
         ("120",)
     ]  # the setup script chooses: the dearest
+
+
+def test_it_agrees_with_the_simulator_that_watches_memory() -> None:
+    """The simulator samples memory, and kills; here admission alone keeps to what is there."""
+    path = Path(__file__).parents[1] / "benchmarks" / "simulator.py"
+    spec = importlib.util.spec_from_file_location("seb_simulator_again", path)
+    assert spec is not None and spec.loader is not None
+    simulator = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = simulator  # its dataclasses look themselves up there
+    spec.loader.exec_module(simulator)
+    sources, total = simulator.few(24), 24 * GIB
+    history = simulator.true_history(sources)
+    watched = simulator.ours(sources, 8, total, history).makespan
+    memory = Memory(total - GIB, total * 6 // 100, total * 3 // 100, total)
+    ours = expected_time([source.features for source in sources], history, Limits(1000, 8), memory, 1)
+    assert ours == pytest.approx(watched, rel=0.15)
