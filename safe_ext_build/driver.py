@@ -6,13 +6,14 @@ import contextlib
 import os
 import platform
 import re
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from . import advice, plan, store, ui
-from .errors import BuildFailed, CompileFailed, HookMissing, SafeExtBuildError, ToolkitError
+from .errors import BuildFailed, CompileFailed, HookMissing, PlaceError, SafeExtBuildError, ToolkitError
 from .machine import read_machine
 from .plan import BuildPlan
 from .settings import Settings
@@ -37,6 +38,23 @@ class Task:
     optional: bool = False
 
 
+@dataclass(frozen=True)
+class Decisions:
+    """What a hook is going to do, and why.
+
+    `lines` and `warnings` are what a build says. `no_host`: why no host compiler was found, where that need not
+    matter. `obstacle`: why the build ends here.
+    """
+
+    torch: Torch | None
+    cuda: Cuda | None
+    plan: BuildPlan
+    lines: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    no_host: str = ""
+    obstacle: SafeExtBuildError | None = None
+
+
 def run(task: Task, settings: Settings) -> Any:
     """Run a hook behind the one error boundary: an expected error is shown, and ends the process with 1."""
     try:
@@ -50,54 +68,101 @@ def run(task: Task, settings: Settings) -> Any:
 
 
 def _cache_held() -> AbstractContextManager[None]:
+    cache = _cache()
+    return store.using(cache) if cache else contextlib.nullcontext()
+
+
+def _cache() -> Path | None:
     if not _is_linux():
-        return contextlib.nullcontext()
+        return None
     from .supervise.workspace import cache_root
 
-    return store.using(cache_root(dict(os.environ)))
+    return cache_root(dict(os.environ))
 
 
 def _run(task: Task, settings: Settings) -> Any:
-    # Without a setup script, setuptools runs no code that could ask for torch; what others run we cannot know.
-    has_code = Path("setup.py").is_file() or not settings.uses_setuptools
-    torch = find.find_torch(settings, os.getppid(), os.environ) if has_code and _is_linux() else None
-    cuda = _find_cuda(task, settings, torch) if torch else None
-    host, no_host = _find_host(torch, cuda) if task.compiles else (None, "")
-    planned = plan.make(settings, cuda, _torch_line(torch), read_machine(), host)
-    if task.compiles and has_code:
-        for line in planned.lines:
-            ui.say(line)
+    decided = decide(task, settings, os.getppid(), _cache())
     if task.compiles:
-        _mind(settings, torch, cuda)
-    if task.compiles and _is_linux():
-        from . import preflight
-
-        with_torch = torch is not None and torch.facts is not None and "torch" in _setup_script()
-        for line in preflight.check(settings, with_torch):
+        for line in decided.lines:
+            ui.say(line)
+        for line in decided.warnings:
             ui.warn(line)
+    if decided.obstacle:
+        raise decided.obstacle
+    torch, cuda = decided.torch, decided.cuda
     try:
-        return _execute(task, settings, torch, cuda, planned)
+        return _execute(task, settings, torch, cuda, decided.plan)
     except BuildFailed as error:
         error.hint = error.hint or _about_the_place(task, str(error))
         if isinstance(error, CompileFailed):
             error.hint = error.hint or _own_source(torch, cuda)
         else:
-            error.hint = error.hint or no_host or advice.afterthought(str(error), torch, cuda)
+            error.hint = error.hint or decided.no_host or advice.afterthought(str(error), torch, cuda)
         raise
 
 
-def _mind(settings: Settings, torch: Torch | None, cuda: Cuda | None) -> None:
-    """What is to be known before anything is compiled: another torch than the target's, CUDA that is missing."""
-    if settings.torch.pin and not (torch and torch.facts):
-        ui.warn(
-            f"{settings.source('torch.pin')} asks for a requirement of torch, and there is no torch to require"
-        )
-    if torch is None:
+def decide(task: Task, settings: Settings, parent: int, cache: Path | None) -> Decisions:
+    """All that is decided for a hook in this directory before anything runs, and in what words.
+
+    `parent`: the process id of the frontend. `cache`: where a toolkit that has to be completed is put together;
+    None leaves it as it is, and then nothing is written. Raises TorchError, and ToolkitError where no toolkit
+    fits: without either nothing else is known.
+    """
+    # Without a setup script, setuptools runs no code that could ask for torch; what others run we cannot know.
+    has_code = Path("setup.py").is_file() or not settings.uses_setuptools
+    torch = find.find_torch(settings, parent, os.environ) if has_code and _is_linux() else None
+    cuda = _find_cuda(task, settings, torch, cache) if torch else None
+    host, no_host, unfit = None, "", None
+    if task.compiles:
+        try:
+            host, no_host = _find_host(torch, cuda)
+        except ToolkitError as error:
+            unfit = error
+    planned = plan.make(settings, cuda, _torch_line(torch), read_machine(), host)
+    warnings, obstacle = _concerns(settings, torch, cuda) if task.compiles else ([], None)
+    return Decisions(
+        torch=torch,
+        cuda=cuda,
+        plan=planned,
+        lines=planned.lines if has_code else (),
+        warnings=tuple(warnings),
+        no_host=no_host,
+        obstacle=unfit or obstacle,
+    )
+
+
+def _concerns(
+    settings: Settings, torch: Torch | None, cuda: Cuda | None
+) -> tuple[list[str], SafeExtBuildError | None]:
+    """What is to be known before anything is compiled: CUDA that is missing, another torch than the target's,
+    little room; and what makes the build impossible."""
+    warnings = [*_no_compiler(settings, torch, cuda), *_about_torch(settings, torch)]
+    if torch and settings.require_cuda and (error := advice.unmet(settings.source("require-cuda"), torch, cuda)):
+        return warnings, error
+    if not _is_linux():
+        return warnings, None
+    from . import preflight
+
+    with_torch = torch is not None and torch.facts is not None and "torch" in _setup_script()
+    try:
+        return [*warnings, *preflight.check(settings, with_torch)], None
+    except PlaceError as error:
+        return warnings, error
+
+
+def _no_compiler(settings: Settings, torch: Torch | None, cuda: Cuda | None) -> Iterator[str]:
+    if torch is None or cuda is not None or not (torch.facts and torch.facts.cuda):
         return
-    if torch.source.warning:
-        ui.warn(torch.source.warning)
-    if settings.require_cuda and (error := advice.unmet(settings.source("require-cuda"), torch, cuda)):
-        raise error
+    looked_at = find.what_there_is(settings, torch, os.environ)
+    what = f"{advice.NO_COMPILER} (looked at: {looked_at})" if looked_at else advice.NO_COMPILER
+    yield f"{torch.facts.describe()}: {what}; to have one: {torch.how_to_install()}"
+
+
+def _about_torch(settings: Settings, torch: Torch | None) -> Iterator[str]:
+    if settings.torch.pin and not (torch and torch.facts):
+        yield f"{settings.source('torch.pin')} asks for a requirement of torch, and there is no torch to require"
+    if torch is not None and torch.source.warning:
+        yield torch.source.warning
 
 
 def compiler_requirements(settings: Settings) -> list[str]:
@@ -154,20 +219,13 @@ def _is_linux() -> bool:
     return platform.system() == "Linux"
 
 
-def _find_cuda(task: Task, settings: Settings, torch: Torch) -> Cuda | None:
-    from .supervise.workspace import cache_root
-
+def _find_cuda(task: Task, settings: Settings, torch: Torch, cache: Path | None) -> Cuda | None:
     try:
-        cuda = find.find_cuda(settings, torch, os.environ, cache_root(dict(os.environ)))
+        return find.find_cuda(settings, torch, os.environ, cache)
     except ToolkitError:
         if task.compiles:
             raise
         return None  # metadata and source distributions need no compiler
-    if cuda is None and task.compiles and torch.facts and torch.facts.cuda:
-        looked_at = find.what_there_is(settings, torch, os.environ)
-        what = f"{advice.NO_COMPILER} (looked at: {looked_at})" if looked_at else advice.NO_COMPILER
-        ui.warn(f"{torch.facts.describe()}: {what}; to have one: {torch.how_to_install()}")
-    return cuda
 
 
 def _find_host(torch: Torch | None, cuda: Cuda | None) -> tuple[Host | None, str]:

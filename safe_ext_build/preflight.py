@@ -45,7 +45,7 @@ class Room:
 
 def check(settings: Settings, with_torch: bool) -> list[str]:
     """What to say of the room for a build of the project in this directory. Raises PlaceError."""
-    workspaces = settings.workspace.dir or workspace.default_root(dict(os.environ))
+    workspaces = settings.workspace.dir or workspace.default_root(dict(os.environ), make=False)
     rooms = [look(workspaces, "temporary files", WORKSPACE_HINT)]
     project = Path.cwd()
     if unwritable(project) is None:
@@ -63,7 +63,7 @@ def _check_names(project: Path, workspaces: Path) -> None:
     under another name, which needs a plain path to stand in."""
     if sign := re.search(r'[$`"\\\n]', str(workspaces)):
         raise PlaceError(f"nvcc cannot name {workspaces}, for the {sign[0]!r} in its path", hint=PLAIN_HINT)
-    stores = (workspace.cache_root(dict(os.environ)), workspaces)
+    stores = (workspace.cache_root(dict(os.environ), make=False), workspaces)
     if (bad := bad_sign(str(project))) and not any(is_plain(str(path)) for path in stores):
         raise PlaceError(f"ninja cannot name {project}, for the {bad!r} in its path", hint=PLAIN_HINT)
 

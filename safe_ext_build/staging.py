@@ -223,7 +223,8 @@ def _fit(scene: Scene) -> Fit:
 def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str], ground: Path) -> Config:
     project, cache = Path.cwd(), workspace.cache_root(dict(os.environ))
     lasts = ground == project
-    mark = fingerprint(scene.torch, scene.cuda, {**os.environ, **scene.plan.environment})
+    fields = naming(scene.torch, scene.cuda, scene.plan)
+    mark = fields["fingerprint"]
     if scene.compiles and lasts and "editable" not in scene.hook:
         with contextlib.suppress(OSError):  # a full disk: setuptools will say so
             objects.distrust_modules(str(project), mark)
@@ -232,7 +233,6 @@ def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str], ground:
     if sys.exec_prefix != sys.base_exec_prefix:
         # setuptools adds a virtual environment's headers: pip's own, or those of a build environment.
         prefixes["SEB_INCLUDE"] = f"{sys.exec_prefix}/include"
-    fields = {**_versions(scene), "project": store.name(project), "fingerprint": mark}
     kept = store.place(project, scene.hook, scene.settings.build_dir, cache, fields, lasts)
     for path in (kept, scene.cuda.home if scene.cuda else None):
         if path:
@@ -252,8 +252,12 @@ def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str], ground:
     )
 
 
-def _versions(scene: Scene) -> dict[str, str]:
-    """What a build-dir may be named after."""
-    torch = scene.torch.facts.version if scene.torch and scene.torch.facts else "none"
-    cuda = scene.cuda.build.removeprefix("V") if scene.cuda else "none"
-    return {"python": str(sysconfig.get_config_var("SOABI")), "torch": torch, "cuda": cuda}
+def naming(torch: Torch | None, cuda: Cuda | None, plan: BuildPlan) -> dict[str, str]:
+    """What a build-dir of the project in this directory may be named after, the fingerprint among it."""
+    return {
+        "project": store.name(Path.cwd()),
+        "python": str(sysconfig.get_config_var("SOABI")),
+        "torch": torch.facts.version if torch and torch.facts else "none",
+        "cuda": cuda.build.removeprefix("V") if cuda else "none",
+        "fingerprint": fingerprint(torch, cuda, {**os.environ, **plan.environment}),
+    }

@@ -33,6 +33,14 @@ def name(project: Path) -> str:
 def place(
     project: Path, hook: str, build_dir: Path | None, cache: Path, fields: Mapping[str, str], lasts: bool = True
 ) -> Path | None:
+    """As `where`; a `build-dir` is made."""
+    found = where(project, hook, build_dir, cache, fields, lasts)
+    return _made(found) if found and build_dir else found
+
+
+def where(
+    project: Path, hook: str, build_dir: Path | None, cache: Path, fields: Mapping[str, str], lasts: bool = True
+) -> Path | None:
     """The directory to keep objects in; None to leave them where setuptools puts them, below the project.
 
     `fields`: what may stand in braces in `build-dir`, the fingerprint among it. An unpacked sdist is deleted
@@ -41,7 +49,7 @@ def place(
     path a build.ninja cannot hold.
     """
     if build_dir:
-        return _made(fill(build_dir, fields))
+        return fill(build_dir, fields)
     if is_unpacked_sdist(project):
         return cache / "objects" / _sdist_name(project) / fields["fingerprint"]
     if hook == "build_editable" or not lasts or not can_name(str(project)):

@@ -8,7 +8,8 @@ import pytest
 
 from safe_ext_build import driver
 from safe_ext_build.errors import ToolkitError
-from safe_ext_build.toolchain import host, target
+from safe_ext_build.settings import Settings
+from safe_ext_build.toolchain import find, host, target
 from safe_ext_build.toolchain.borrow import TorchSource
 from safe_ext_build.toolchain.find import Torch
 from safe_ext_build.toolchain.torch import TorchFacts
@@ -48,3 +49,17 @@ def test_any_other_is_let_try(script: str, project: Path) -> None:
 
 def test_without_torch_nothing_is_looked_at(project: Path) -> None:
     assert driver._find_host(None, None) == (None, "")
+
+
+def test_what_is_known_is_kept_beside_the_reason_why_a_build_ends(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "setup.py").write_text("CUDAExtension('x', ['a.cu'])")
+    source = TorchSource("own", Path("/torch"), "building against torch 2.14.1")
+    monkeypatch.setattr(find, "find_torch", lambda *_: Torch(source, target.own(), FACTS))
+    monkeypatch.setattr(find, "find_cuda", lambda *_: None)
+    monkeypatch.setattr(find, "what_there_is", lambda *_: "")
+    decided = driver.decide(driver.Task("build_wheel", {}, compiles=True), Settings(), 0, None)
+    assert str(decided.obstacle) == "gcc 99 does not fit"
+    assert decided.lines[0] == "building against torch 2.14.1"
+    assert decided.warnings[0].startswith("torch 2.14.1 (CUDA 13.0): no CUDA compiler was found")

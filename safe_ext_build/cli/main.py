@@ -8,7 +8,7 @@ from typing import Protocol
 
 from .. import __version__, ui
 from ..errors import SafeExtBuildError
-from . import wheel
+from . import completion, doctor, history, plan, report, wheel
 
 
 class Command(Protocol):
@@ -21,7 +21,14 @@ class Command(Protocol):
         """Do it; returns the exit status. Raises SafeExtBuildError."""
 
 
-COMMANDS: tuple[Command, ...] = (wheel,)
+COMMANDS: tuple[Command, ...] = (
+    wheel,
+    doctor,
+    plan,
+    report,
+    history,
+    completion,
+)
 
 
 def parser() -> argparse.ArgumentParser:

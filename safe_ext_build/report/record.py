@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -15,6 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ..events import Event
 from ..plan import BuildPlan
+from . import words
 
 SCHEMA = 1
 MOST_RUNS = 5_000
@@ -430,10 +430,7 @@ def _scalar(kind: Any, origin: Any, inside: tuple[Any, ...], value: Any) -> Any:
 
 def without_home(record: Record, home: str) -> Record:
     """The record with `~` for the home directory, in every text of it."""
-    if not home.strip("/"):
-        return record
-    pattern = re.compile(re.escape(home.rstrip("/")) + r"(?![\w.-])")
-    shortened: Record = _mapped(record, lambda text: pattern.sub("~", text))
+    shortened: Record = _mapped(record, lambda text: words.without_home(text, home))
     return shortened
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 GIB = 1 << 30
 MIB = 1 << 20
 
@@ -45,3 +47,10 @@ def count(number: int, what: str) -> str:
 def name(source: str, longest: int = 60) -> str:
     """A path that is not too long to read: its end, which tells most."""
     return source if len(source) <= longest else f"…{source[1 - longest :]}"
+
+
+def without_home(text: str, home: str) -> str:
+    """The text with `~` for the home directory."""
+    if not home.strip("/"):
+        return text
+    return re.sub(re.escape(home.rstrip("/")) + r"(?![\w.-])", "~", text)

@@ -65,6 +65,18 @@ class History:
             return {}
         return self._attempt("rw", lambda database: _select(database, prefix)) or {}
 
+    def peek(self, prefix: str = "") -> dict[str, Curve]:
+        """As `lookup_all`, for who must not write: a broken file stays where it is. Who could not read is told."""
+        if not _inode(self.path):
+            return {}
+        return self._attempt("ro", lambda database: _select(database, prefix)) or {}
+
+    def forget(self, prefix: str = "") -> int:
+        """Drop every curve whose key begins with `prefix`; how many that were."""
+        if not _inode(self.path):
+            return 0
+        return self._attempt("rw", lambda database: _drop(database, prefix)) or 0
+
     def record(self, runs: Iterable[_Run], now: float | None = None) -> bool:
         """Remember what compiles have cost; a curve that makes no sense is left out. Whether it was written."""
         used = int(time.time() if now is None else now)
@@ -86,7 +98,7 @@ class History:
                 with closing(_connect(self.path, mode)) as database:
                     return action(database)
             except (sqlite3.Error, OSError, ValueError, OverflowError) as error:
-                if not _is_broken(error):
+                if mode == "ro" or not _is_broken(error):
                     self._go_without(error)
                     return None
             if not self._set_aside(inode) or mode == "rw":
@@ -115,7 +127,7 @@ class History:
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    """`mode` is SQLite's: `rw` makes no file, and can also read one that must not be written.
+    """`mode` is SQLite's: `ro` writes nothing, `rw` makes no file, and can also read one that must not be written.
 
     The journal stays the default one: homes lie on network file systems, where WAL does not work.
     """
@@ -141,6 +153,13 @@ def _select(database: sqlite3.Connection, prefix: str) -> dict[str, Curve]:
     rows = database.execute(query, (prefix, prefix + "\U0010ffff")).fetchall()
     curves = ((key, _unpacked(seconds, points)) for key, seconds, points in rows)
     return {key: curve for key, curve in curves if curve}
+
+
+def _drop(database: sqlite3.Connection, prefix: str) -> int:
+    if not _known_version(database):
+        return 0
+    query = "DELETE FROM curves WHERE key >= ? AND key < ?"
+    return database.execute(query, (prefix, prefix + "\U0010ffff")).rowcount
 
 
 def _store(database: sqlite3.Connection, runs: Sequence[_Run], used: int, rows: int) -> bool:

@@ -6,6 +6,7 @@ import hashlib
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 _SEPARATOR = "\t"
 _LONGEST = 200
@@ -76,6 +77,32 @@ def key(
     if threads is not None:
         what.append(f"threads={threads}")
     return scope(project, compiler) + _SEPARATOR.join(map(_plain, what))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an entry of the history is about. `key` and `at_once` are those of `forecast.Features`."""
+
+    project: str
+    compiler: str
+    source: str
+    archs: tuple[str, ...]
+    key: str
+    at_once: int
+
+    @property
+    def cuda(self) -> bool:
+        return bool(self.archs)
+
+
+def read(entry: str) -> Parts | None:
+    """Take the name of a curve in the history apart; None where it is none of ours."""
+    name, _, at_once = entry.rpartition(":")
+    words = name.split(_SEPARATOR)
+    if len(words) != 5 or not at_once.isdecimal():
+        return None
+    project, compiler, source, archs, _ = words
+    return Parts(project, compiler, source, tuple(filter(None, archs.split(","))), name, int(at_once))
 
 
 def flags(command: Sequence[str], root: str = "") -> list[str]:

@@ -72,13 +72,14 @@ def remove_tree(path: Path) -> None:
             return
 
 
-def create(root: Path, shim_roots: list[Path]) -> Workspace:
-    """Make a workspace under `root` (0700, ours), after clearing away those of builds that have died."""
+def create(root: Path, shim_roots: list[Path], *, clear: bool = True) -> Workspace:
+    """Make a workspace under `root` (0700, ours); `clear`: after clearing away those of builds that have died."""
     _private_directory(root)
     guard = os.open(root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(guard, fcntl.LOCK_EX)
-        collect(root)
+        if clear:
+            collect(root)
         path = root / os.urandom(6).hex()
         path.mkdir(0o700)
         workspace = Workspace(path, _locked(path))
@@ -149,16 +150,16 @@ def _private_directory(path: Path) -> None:
         path.chmod(0o700)
 
 
-def default_root(environ: dict[str, str]) -> Path:
+def default_root(environ: dict[str, str], make: bool = True) -> Path:
     """Where workspaces go: /var/tmp, which is a disk (a tmpfs is RAM), else the user's cache; where neither
-    has room, the one that has more."""
+    has room, the one that has more. `make`: as for `cache_root`."""
     var_tmp = Path("/var/tmp")
-    first, second = var_tmp / f"safe-ext-build-{os.getuid()}", cache_root(environ) / "workspaces"
+    first, second = var_tmp / f"safe-ext-build-{os.getuid()}", cache_root(environ, make) / "workspaces"
     if not os.access(var_tmp, os.W_OK | os.X_OK) or _is_tmpfs(var_tmp) or _is_anothers(first):
         return second
-    if _has_room(var_tmp) or not second.parent.is_dir():
+    if _has_room(var_tmp) or not _is_ours_to_make(second.parent):
         return first
-    return max(first, second, key=lambda path: shutil.disk_usage(path.parent).free)
+    return max(first, second, key=lambda path: shutil.disk_usage(_existing(path)).free)
 
 
 @contextlib.contextmanager
@@ -173,8 +174,9 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def cache_root(environ: dict[str, str]) -> Path:
-    """The user's cache directory for safe-ext-build (XDG base directory specification), made if need be.
+def cache_root(environ: dict[str, str], make: bool = True) -> Path:
+    """The user's cache directory for safe-ext-build (XDG base directory specification); made, unless `make` is
+    false: then it is only named.
 
     Where it cannot be made (a read-only home, no home at all), a directory of the user's own on disk.
     """
@@ -187,12 +189,26 @@ def cache_root(environ: dict[str, str]) -> Path:
         if path.is_relative_to(home) and _is_sudo_in(home):
             continue
         try:
-            _private_directory(path)
+            if make:
+                _private_directory(path)
         except SupervisionError:
             continue
-        if os.access(path, os.W_OK | os.X_OK):
+        if _is_ours_to_make(path):
             return path
     return path
+
+
+def _is_ours_to_make(path: Path) -> bool:
+    """Whether a directory is ours and can be written, or can be made."""
+    there = _existing(path)
+    if not there.is_dir() or (there == path and path.stat().st_uid != os.getuid()):
+        return False
+    return os.access(there, os.W_OK | os.X_OK)
+
+
+def _existing(path: Path) -> Path:
+    """The path, or what of it is there."""
+    return next((place for place in (path, *path.parents) if os.path.lexists(place)), Path("/"))
 
 
 def _is_sudo_in(home: str) -> bool:

@@ -115,9 +115,10 @@ def isolated_directories(own: target.Environment, final: target.Environment | No
     return tuple(found)
 
 
-def find_cuda(settings: Settings, torch: Torch, environ: Mapping[str, str], cache: Path) -> Cuda | None:
+def find_cuda(settings: Settings, torch: Torch, environ: Mapping[str, str], cache: Path | None) -> Cuda | None:
     """The toolkit for this torch; None when torch is not a CUDA build, or no CUDA compiler is here at all.
 
+    Without a `cache` nothing is written: a toolkit that would have to be completed stays as it is.
     Raises ToolkitError when compilers are here, or one was named, and none fits; the caller decides whether
     that matters for what it is about to do.
     """
@@ -136,7 +137,9 @@ def find_cuda(settings: Settings, torch: Torch, environ: Mapping[str, str], cach
     known = archs.torch_archs(facts)
     gpus = cuda.gpus(environ)
     listed, lines = archs.select_archs(wanted, source, choice.toolkit.archs, known, gpus)
-    home = compose.complete(choice.toolkit, facts, cache, volatile=torch.volatile)
+    home = choice.toolkit.home
+    if cache is not None:
+        home = compose.complete(choice.toolkit, facts, cache, volatile=torch.volatile)
     said = (
         *found.lines,
         choice.line,
@@ -145,6 +148,31 @@ def find_cuda(settings: Settings, torch: Torch, environ: Mapping[str, str], cach
         *lines,
     )
     return Cuda(home, choice.toolkit.build, listed, tuple(line for line in said if line), choice.toolkit.archs)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Every place that was looked at; what was chosen of it; or why nothing was."""
+
+    found: Discovery
+    choice: Choice | None = None
+    error: ToolkitError | None = None
+
+
+def survey(settings: Settings, torch: Torch, environ: Mapping[str, str]) -> Survey:
+    """All that may be a toolkit here, for people. Raises ToolkitError for a `cuda.home` that makes no sense."""
+    from . import archs, cuda
+
+    facts = torch.facts
+    if facts is None or facts.cuda is None:
+        sites = [*map(Path, torch.own.path)]
+        return Survey(cuda.discover(settings.cuda.home, settings.source("cuda.home"), environ, site_dirs=sites))
+    found = _discover(settings, torch, facts, environ)
+    wanted = archs.normalise_archs(settings.cuda.archs or "", settings.source("cuda.archs"))
+    try:
+        return Survey(found, _choose(settings, torch, facts, found, wanted))
+    except ToolkitError as error:
+        return Survey(found, error=error)
 
 
 def compiler_requirements(settings: Settings, torch: Torch, environ: Mapping[str, str]) -> tuple[str, ...]:

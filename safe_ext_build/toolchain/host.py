@@ -144,6 +144,16 @@ def fit_host(
     return _host(environ, _for_cxx(bounds, search), _for_nvcc(bounds, home, search))
 
 
+def survey(
+    torch: TorchFacts, home: Path | None, build: str, environ: Mapping[str, str], root: Path = Path("/")
+) -> list[tuple[Compiler, str]]:
+    """Every host compiler that is installed, and why it does not fit; '' if it does."""
+    bounds = torch_bounds(torch)
+    if home is not None:
+        bounds = _together(nvcc_bounds(home, build), bounds)
+    return [(found, bounds.objection(found)) for found in _Search(environ, root).installed()]
+
+
 @dataclass(frozen=True)
 class _Choice:
     """What to export for C++, or for nvcc; and which compiler is used instead of the usual one, and why."""
@@ -204,9 +214,13 @@ class _Search:
 
     def fitting(self, bounds: Bounds) -> Compiler | None:
         """The best compiler that is installed and fits: a gcc before a clang, and the newest of either."""
-        known = [found for path in self._installed() if (found := probe(path, self.environ))]
+        known = self.installed()
         usable = [found for found in known if found.kind in bounds.majors and not bounds.objection(found)]
         return max(usable, key=lambda found: (found.kind == "gcc", found.major), default=None)
+
+    def installed(self) -> list[Compiler]:
+        """Every compiler that says what it is."""
+        return [found for path in self._installed() if (found := probe(path, self.environ))]
 
     def _installed(self) -> Iterator[Path]:
         places = [Path(entry) for entry in self.environ.get("PATH", "").split(":") if entry]

@@ -1,0 +1,174 @@
+"""`safe-ext-build plan`: what a build would do here, and why. Nothing is written, nothing of the project runs."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import driver, preflight, settings, staging, store
+from ..errors import SafeExtBuildError
+from ..machine import read_machine
+from ..report.words import count, duration, name
+from ..schedule.history import History
+from ..schedule.history_key import scope
+from ..settings import Settings
+from ..supervise import workspace
+from ..toolchain.fingerprint import host_compiler
+from . import printing
+from .expected import Expected, expect
+from .project import OURS, Project
+from .target import TORCH_RUNTIME, find_target
+from .wheel import read_options
+
+_EPILOG = """
+The lines are those that the build itself says. None of the project's code runs, and nothing is written. The exit
+status is 1 where the build would end before its first compile.
+"""
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What a build would do. `objects`: where they are kept, None for setuptools' own place below the project."""
+
+    project: str
+    directory: str
+    backend: str
+    decided: driver.Decisions
+    objects: Path | None
+    workspaces: Path
+    expected: Expected | None
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Declare the command."""
+    what = "say what a build of a project would do here, and why"
+    parser = commands.add_parser("plan", help=what, description=what.capitalize() + ".", epilog=_EPILOG)
+    parser.add_argument("directory", metavar="DIR", nargs="?", default=".", help="the project's (default: .)")
+    parser.add_argument("--json", action="store_true", help="the same as JSON, with the environment of the build")
+    parser.add_argument(
+        "--python", metavar="PYTHON", help="the Python of the environment that will import the result"
+    )
+    what = "a setting, or an option of the project's own backend (repeatable)"
+    repeated: dict[str, Any] = {"action": "append", "default": []}
+    parser.add_argument("-C", "--config-setting", dest="options", metavar="KEY=VALUE", help=what, **repeated)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Decide as a build would, and print it. Raises what the build would end with."""
+    directory = Path(arguments.directory)
+    if not directory.is_dir():
+        raise SafeExtBuildError(f"{directory} is no directory", hint="Name the directory of a project.")
+    named = str(find_target(arguments.python).python) if arguments.python else ""
+    with _standing_in(directory, named):
+        outline = outline_of(read_options(arguments.options))
+    if arguments.json:
+        printing.out_json(printing.shareable(document(outline)))
+    else:
+        printing.out("\n".join(map(printing.folded, render(outline))))
+    if outline.decided.obstacle:
+        raise outline.decided.obstacle
+    return 0
+
+
+@contextlib.contextmanager
+def _standing_in(directory: Path, target: str) -> Iterator[None]:
+    """In the directory where a frontend calls hooks, with the variable by which a target is named."""
+    before, variable = Path.cwd(), os.environ.get(TORCH_RUNTIME)
+    try:
+        os.chdir(directory)
+        if target:
+            os.environ[TORCH_RUNTIME] = target
+        yield
+    finally:
+        os.chdir(before)
+        if target:
+            os.environ.pop(TORCH_RUNTIME)
+        if variable is not None:
+            os.environ[TORCH_RUNTIME] = variable
+
+
+def outline_of(options: dict[str, Any]) -> Outline:
+    """What a build of the project in this directory would do. Raises SafeExtBuildError."""
+    here = Path.cwd()
+    project = Project.read(here)
+    chosen, _ = settings.load(here, project.with_backend(options, os.environ), os.environ)
+    task = driver.Task("build_wheel", {}, compiles=True)
+    decided = driver.decide(task, chosen, os.getpid(), cache=None)
+    cache = workspace.cache_root(dict(os.environ), make=False)
+    fields = staging.naming(decided.torch, decided.cuda, decided.plan)
+    lasts = preflight.unwritable(here) is None
+    return Outline(
+        project=fields["project"],
+        directory=str(here),
+        backend=chosen.inner_backend if project.backend == OURS else project.backend,
+        decided=decided,
+        objects=store.where(here, task.hook, chosen.build_dir, cache, fields, lasts),
+        workspaces=_workspaces(chosen),
+        expected=_expected(decided, cache, fields["project"], here),
+    )
+
+
+def _workspaces(chosen: Settings) -> Path:
+    return chosen.workspace.dir or workspace.default_root(dict(os.environ), make=False)
+
+
+def _expected(decided: driver.Decisions, cache: Path, project: str, here: Path) -> Expected | None:
+    history = History(cache / "history.sqlite").peek(scope(project))
+    host = host_compiler({**os.environ, **decided.plan.environment})
+    compilers = {host, decided.cuda.build if decided.cuda else host}
+
+    def is_there(source: str) -> bool:
+        return (here / source).is_file()
+
+    return expect(history, compilers, is_there, decided.cuda, decided.plan, read_machine())
+
+
+def render(outline: Outline) -> Iterator[str]:
+    """The lines for people."""
+    yield printing.shareable(f"{outline.project} in {outline.directory}, built by {outline.backend}")
+    for line in outline.decided.lines:
+        yield printing.shareable(f"- {line}")
+    for line in outline.decided.warnings:
+        yield printing.shareable(f"- {printing.paint('warning:', 'yellow')} {line}")
+    where = f"in {outline.objects}" if outline.objects else "below the project, in its backend's build directory"
+    yield printing.shareable(f"- objects are kept {where}; temporary files go to {outline.workspaces}")
+    yield f"- {expected_line(outline.expected)}"
+
+
+def expected_line(expected: Expected | None) -> str:
+    """The time that the compiles will take, in words."""
+    if expected is None:
+        return "expected time: not known, as no build with these compilers has compiled this project yet"
+    about = f"expected time: about {duration(expected.seconds)} for {count(expected.compiles, 'compile')}"
+    longest = f"{name(expected.longest)} alone takes {duration(expected.longest_seconds)}"
+    return f"{about}, if all are compiled anew ({longest}), as in earlier builds"
+
+
+def document(outline: Outline) -> dict[str, Any]:
+    """The plan as JSON has it."""
+    decided = outline.decided
+    facts = decided.torch.facts if decided.torch else None
+    return {
+        "project": outline.project,
+        "directory": outline.directory,
+        "backend": outline.backend,
+        "lines": list(decided.lines),
+        "warnings": list(decided.warnings),
+        "error": str(decided.obstacle or ""),
+        "hint": decided.obstacle.hint if decided.obstacle else "",
+        "torch": {"version": facts.version, "cuda": facts.cuda, "package": str(facts.package)} if facts else None,
+        "toolkit": {"home": str(decided.cuda.home), "build": decided.cuda.build} if decided.cuda else None,
+        "archs": decided.cuda.archs if decided.cuda else "",
+        "jobs": {"most": decided.plan.most_jobs, "planned": decided.plan.jobs, "cpus": decided.plan.cpus},
+        "environment": dict(decided.plan.environment),
+        "objects": str(outline.objects) if outline.objects else None,
+        "workspaces": str(outline.workspaces),
+        "expected": dataclasses.asdict(outline.expected) if outline.expected else None,
+    }
