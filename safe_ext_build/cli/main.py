@@ -8,7 +8,7 @@ from typing import Protocol
 
 from .. import __version__, ui
 from ..errors import SafeExtBuildError
-from . import wheel
+from . import builds, wheel
 
 
 class Command(Protocol):
@@ -21,7 +21,7 @@ class Command(Protocol):
         """Do it; returns the exit status. Raises SafeExtBuildError."""
 
 
-COMMANDS: tuple[Command, ...] = (wheel,)
+COMMANDS: tuple[Command, ...] = (wheel, builds)
 
 
 def parser() -> argparse.ArgumentParser:

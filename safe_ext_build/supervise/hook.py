@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from ..errors import BuildFailed, CompileFailed, HookMissing, SupervisionError
 from ..schedule.shim import MISSING
-from . import blame, stall
+from . import blame, heartbeat, stall
 from .linux import is_subreaper, pidfd_open, set_subreaper
 from .processes import Process, descendants, end_all, marked, read, snapshot
 from .protocol import CONTINUE, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
@@ -161,6 +161,7 @@ def _start(
         compiles=tree.compiles,
         neighbours=tree.neighbours,
         patience=stall.PATIENCE,
+        heartbeat=heartbeat.INTERVAL,
     )
     request.save(workspace.path / "supervisor.json")
     start = python_command(

@@ -23,6 +23,7 @@ class SupervisorRequest:
 
     `limits` and `compiles` are the fields of policy.Limits and broker.Naming. `neighbours`: where the builds
     of this user tell each other what they use; '' where there is no such place. `patience`: see stall.PATIENCE.
+    `heartbeat`: see heartbeat.INTERVAL.
     """
 
     workspace: str
@@ -37,6 +38,7 @@ class SupervisorRequest:
     compiles: dict[str, Any]
     neighbours: str
     patience: float
+    heartbeat: float
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)))

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from . import guard, stall, usage
+from . import guard, heartbeat, stall, usage
 from .job_server import JobServer
 from .linux import die_with_parent, pidfd_open, set_name, set_subreaper
 from .processes import Process, descendants, end_all, marked, read, reap, send, snapshot
@@ -37,6 +37,7 @@ class Supervisor:
         self.selector = selectors.DefaultSelector()
         self.jobs = JobServer(request, self.workspace, self.selector)
         self.stall = stall.Watch(request.patience)
+        self.heartbeat = heartbeat.Heartbeat(request.heartbeat)
         self.next_look = 0.0
         self.stopped = False
         self.reason = ""
@@ -123,6 +124,7 @@ class Supervisor:
                 key.data()
             self.jobs.step()
             self._look_for_halt()
+            self._beat()
             self._flag_failure()
             if self.jobs.broker.stop_reason:
                 self._tear_down(self.jobs.broker.stop_reason)
@@ -153,6 +155,11 @@ class Supervisor:
         blocked = stall.leaves(alive, waiting)
         sources = {job.pid: job.name for job in broker.jobs.values()}
         stall.say(stall.sentence(seconds, blocked, len(waiting), broker.held, sources))
+
+    def _beat(self) -> None:
+        """Say how far the build is, now and then, while it compiles."""
+        if self.heartbeat.is_due(time.monotonic(), bool(self.jobs.broker.jobs) and not self.stopped):
+            stall.say(heartbeat.sentence(self.jobs.status()))
 
     def _flag_failure(self) -> None:
         """Let the builder know whether it is known why the build fails: a compiler has said it, or we shall."""
