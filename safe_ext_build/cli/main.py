@@ -8,7 +8,7 @@ from typing import Protocol
 
 from .. import __version__, ui
 from ..errors import SafeExtBuildError
-from . import builds, wheel
+from . import builds, kill, wheel
 
 
 class Command(Protocol):
@@ -21,7 +21,7 @@ class Command(Protocol):
         """Do it; returns the exit status. Raises SafeExtBuildError."""
 
 
-COMMANDS: tuple[Command, ...] = (wheel, builds)
+COMMANDS: tuple[Command, ...] = (wheel, builds, kill)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -50,10 +50,11 @@ class Line:
     the connection stands, the pid cannot have been used again.
     """
 
+    supervisor: Process
+
     def __init__(self, workspace: Path) -> None:
         self._path = os.fspath(Workspace(workspace, -1).socket)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.supervisor: Process | None = None
 
     def __enter__(self) -> Line:
         try:

@@ -113,6 +113,32 @@ def collect(root: Path) -> list[str]:
     return removed
 
 
+@contextlib.contextmanager
+def abandoned(root: Path) -> Iterator[list[Path]]:
+    """The workspaces under `root` that no live build owns; meanwhile none is made there. Raises OSError."""
+    guard = os.open(root / ".lock", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        yield [path for path in root.iterdir() if not path.is_symlink() and _is_workspace(path) and _is_free(path)]
+    finally:
+        os.close(guard)
+
+
+def remove_if_free(path: Path) -> bool:
+    """Remove a workspace that no live build owns; whether it is gone."""
+    if path.is_dir() and _is_workspace(path) and _is_free(path):
+        remove_tree(path)
+    return not path.exists()
+
+
+def _is_free(path: Path) -> bool:
+    try:
+        os.close(_locked(path))
+    except OSError:
+        return False
+    return True
+
+
 def _is_workspace(path: Path) -> bool:
     """Whether we have made this: `workspace.dir` may be a directory in which a user keeps other things."""
     if not _ID.fullmatch(path.name) or not path.is_dir():
