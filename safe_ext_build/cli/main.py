@@ -9,6 +9,7 @@ from typing import Protocol
 from .. import __version__, ui
 from ..errors import SafeExtBuildError
 from . import builds, kill, wheel
+from . import run as run_
 
 
 class Command(Protocol):
@@ -21,7 +22,7 @@ class Command(Protocol):
         """Do it; returns the exit status. Raises SafeExtBuildError."""
 
 
-COMMANDS: tuple[Command, ...] = (wheel, builds, kill)
+COMMANDS: tuple[Command, ...] = (wheel, run_, builds, kill)
 
 
 def parser() -> argparse.ArgumentParser:

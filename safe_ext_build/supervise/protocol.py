@@ -11,6 +11,8 @@ from typing import Any
 STOP, CONTINUE = b"S", b"C"
 SIGNAL_BYTES = {b"I": "SIGINT", b"T": "SIGTERM", b"H": "SIGHUP", b"Q": "SIGQUIT"}
 
+# Why a build is stopped: its builder, or the command that was to be run, has died by this signal.
+BUILDER_KILLED = "the builder was killed by signal {}"
 # Stands in the workspace while it is known why the build fails: a compile has just failed, or it is stopped.
 FAILED = "compile-failed"
 # What earlier builds have shown of this project's compiles: entry -> [seconds, bytes...].

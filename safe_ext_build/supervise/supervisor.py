@@ -21,10 +21,12 @@ from . import guard, heartbeat, stall, usage
 from .job_server import JobServer
 from .linux import die_with_parent, pidfd_open, set_name, set_subreaper
 from .processes import Process, descendants, end_all, marked, read, reap, send, snapshot
-from .protocol import CONTINUE, FAILED, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
+from .protocol import BUILDER_KILLED, CONTINUE, FAILED, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
 from .workspace import Workspace
 
 GRACE = 0.5
+# A command of the user's (pip, most often) may have to put back what it has half installed.
+COMMAND_GRACE = 2.0
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -199,7 +201,7 @@ class Supervisor:
                 self.builder_status = status
                 self.finished = True
                 if status & 0x7F:
-                    self._tear_down(f"the builder was killed by signal {status & 0x7F}")
+                    self._tear_down(BUILDER_KILLED.format(status & 0x7F))
             elif pid == self.guard:
                 os.close(self.guard_pipe)
                 self._start_guard()
@@ -254,7 +256,11 @@ class Supervisor:
             if process.pid in asked or process.group in asked:
                 send(process, signal.SIGTERM)
                 send(process, signal.SIGCONT)
-        deadline = time.monotonic() + GRACE
+        command = self.builder if not self.request.frontend else 0
+        for process in self._tree():
+            if command and process.group == command:
+                send(process, signal.SIGINT)
+        deadline = time.monotonic() + (COMMAND_GRACE if command else GRACE)
         while self._tree() and time.monotonic() < deadline and not self.urgent:
             for key, _ in self.selector.select(0.01):
                 key.data()
