@@ -198,7 +198,7 @@ class Scheduler:
         if not jobs or not all(job.forecast.known for job in jobs):
             return None
         more = unseen * sum(job.cpu for job in jobs) / len(jobs) / max(1, self.limits.cpus)
-        longest = max(job.cpu / job.parallelism - job.spent for job in jobs)
+        longest = max(job.forecast.curve.seconds - job.spent for job in jobs)
         return max(0.0, self._left() + more, longest)
 
     # What to do.
