@@ -68,6 +68,10 @@ def test_a_build_is_listed(project: Project) -> None:
         assert len(status["running"]) == 2
         assert 0 < sum(job["held"] for job in status["running"]) == status["held"] < status["budget"]
         text = command(project, "builds").stdout
+        os.kill(one["pid"], signal.SIGSTOP)
+        stopped = command(project, "builds").stdout
+        os.kill(one["pid"], signal.SIGCONT)
+    assert f": its supervisor (pid {one['pid']}) does not answer (it is stopped)\n" in stopped
     assert re.match(rf"{one['id']}  project, for \d+ s: 1 of 4 compiled, 2 run, 1 waits?", text), text
     assert re.search(r"^    csrc/1_\w\.cu  \d+ s, 0\.\d GiB$", text, re.MULTILINE), text
     assert re.search(r"^    1 held back: the first one because (all CPUs|2 compiles run)", text, re.MULTILINE)
@@ -84,7 +88,7 @@ def test_who_watches_and_goes_away(project: Project) -> None:
 
 
 def test_a_client_that_does_not_read_disturbs_nothing(project: Project) -> None:
-    project.write_sources(dict.fromkeys("abc", "seconds=1.5"))
+    project.write_sources(dict.fromkeys("abc", "seconds=1"))
     with started(project, project.hook()) as build:
         wait_for_compilers(build)
         path = str(workspace(project) / "bin" / "socket")
@@ -103,17 +107,6 @@ def test_a_client_that_does_not_read_disturbs_nothing(project: Project) -> None:
         for client in clients:
             client.close()
     assert "compiled 3 objects" in build.text()
-
-
-def test_a_supervisor_that_is_stopped(project: Project) -> None:
-    project.write_sources({"a": "seconds=60"})
-    with started(project, project.hook()) as build:
-        wait_for_compilers(build, 1)
-        supervisor = build.named("seb-super")[0].pid
-        os.kill(supervisor, signal.SIGSTOP)
-        text = command(project, "builds").stdout
-        os.kill(supervisor, signal.SIGCONT)
-    assert f": its supervisor (pid {supervisor}) does not answer (it is stopped)\n" in text
 
 
 # Every minute a line.
