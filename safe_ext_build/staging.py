@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from .report.record import Outcome
 
 SHIMS_VARIABLE = "SAFE_EXT_BUILD_SHIMS"
-
-
 # In a hook's place: a command of the user's own.
 COMMAND = "command"
 _BUILD_FILES = ("setup.py", "pyproject.toml", "CMakeLists.txt", "meson.build", "Makefile", "build.ninja")
@@ -108,7 +106,8 @@ def run_command(scene: Scene, command: list[str]) -> tuple[int, int]:
         try:
             with workspace.writing(place.path):
                 _write_history(history.lookup_all(scope(scene.project)), place)
-                tree = _with_nvcc_on_path(_tree(scene, place, scene.project, _command_ground(place)))
+                tree = _tree(scene, place, scene.project, _command_ground(place))
+                tree = _with_nvcc_on_path(tree) if scene.cuda else tree
             status, number = hook.run_program(command, tree, place, signals)
         except Exception as reason:
             error = str(reason)
@@ -131,10 +130,8 @@ def _command_ground(place: Workspace) -> Path:
 
 def _with_nvcc_on_path(tree: hook.Tree) -> hook.Tree:
     """A Makefile may call nvcc by its name."""
-    home, path = tree.environ.get("CUDA_HOME"), tree.environ["PATH"]
-    if not home:
-        return tree
-    return replace(tree, environ={**tree.environ, "PATH": os.pathsep.join([str(Path(home, "bin")), path])})
+    path = os.pathsep.join([str(Path(tree.environ["CUDA_HOME"], "bin")), tree.environ["PATH"]])
+    return replace(tree, environ={**tree.environ, "PATH": path})
 
 
 def _conclude(place: Workspace, account: Account | None, history: History, outcome: Outcome, error: str) -> None:

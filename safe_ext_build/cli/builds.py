@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..supervise import registry
-from ..supervise.heartbeat import GIB, duration, memory, progress, reason
+from ..supervise.heartbeat import GIB, duration, memory, progress
 from ..supervise.processes import read
 from ..supervise.registry import Found
 from ..supervise.status import Running, Status
@@ -112,10 +112,10 @@ def _facts(status: Status) -> Iterator[str]:
         yield "nothing is compiled at the moment"
         return
     yield progress(status)
-    if status.running:
-        yield f"{len(status.running)} run"
-    if status.waiting:
-        yield f"{status.waiting} wait{reason(status.why) if 'GiB' in status.why else ''}"
+    if count := len(status.running):
+        yield f"{count} {'runs' if count == 1 else 'run'}"
+    if count := status.waiting:
+        yield f"{count} {'waits' if count == 1 else 'wait'}"
     if text := memory(status):
         yield text
     if status.expected is not None:

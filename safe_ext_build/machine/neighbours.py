@@ -129,13 +129,10 @@ def neighbours_root(environ: Mapping[str, str], user: int | None = None) -> Path
 def living(environ: Mapping[str, str]) -> list[Record]:
     """The builds of this user that live, the eldest first."""
     root = neighbours_root(environ)
+    if root is None:
+        return []
     seen: dict[str, Record] = {}
-    files = (
-        [root / directory / name for directory in _names(root) for name in _records(root / directory)]
-        if root
-        else []
-    )
-    for file in files:
+    for file in [root / directory / name for directory in _names(root) for name in _records(root / directory)]:
         with suppress(OSError):
             if record := _read(file):
                 seen[record.build] = record

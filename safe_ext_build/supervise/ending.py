@@ -129,17 +129,19 @@ def _wait(until: Callable[[], bool], seconds: float) -> None:
 
 def end_lost(roots: Iterable[Path], living: Iterable[str]) -> list[Outcome]:
     """End the builds whose supervisor is lost: what carries the marker of none that is `living`, and the
-    workspaces under `roots` whose lock is free."""
-    outcomes = [outcome for root in roots for outcome in _end_abandoned(root)]
+    workspaces under `roots` whose lock is free. The one that we ourselves are part of is left alone."""
+    ours = os.environ.get(ID_VARIABLE, "")
+    outcomes = [outcome for root in roots for outcome in _end_abandoned(root, ours)]
     done = {outcome.build for outcome in outcomes}
-    others = sorted(orphaned(set(living)) - done)
+    others = sorted(orphaned({*living, ours}) - done)
     return outcomes + [_finish(build, Path(os.devnull, build), _carriers(build), None) for build in others]
 
 
-def _end_abandoned(root: Path) -> list[Outcome]:
+def _end_abandoned(root: Path, ours: str) -> list[Outcome]:
     try:
         with abandoned(root) as found:
-            return [_finish(path.name, path, _carriers(path.name), None) for path in sorted(found)]
+            lost = [path for path in sorted(found) if path.name != ours]
+            return [_finish(path.name, path, _carriers(path.name), None) for path in lost]
     except OSError:
         return []  # nothing was ever built there
 

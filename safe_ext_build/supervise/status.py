@@ -16,9 +16,9 @@ from ..schedule.policy import Memory
 
 VERSION = 1
 ASK, END = b"status", b"end"
-# An answer has to fit into a socket's buffer, since nobody waits for a client: 64 paths do.
-MOST_RUNNING = 64
-LONGEST_NAME = 400
+# An answer has to fit into a socket's buffer, since nobody waits for a client: this much does.
+MOST_RUNNING = 256
+LONGEST_NAME = 200
 
 
 @dataclass(frozen=True)
