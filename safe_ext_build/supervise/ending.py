@@ -7,6 +7,7 @@ very process that was looked at.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -54,7 +55,8 @@ def end(build: str, workspace: Path) -> Outcome:
     hook: Process | None = None
     with suppress(OSError), Line(workspace) as line:
         supervisor = line.supervisor
-        hook = _note(ours, supervisor, build)
+        _note(ours, supervisor, build)
+        hook = _hook(supervisor, workspace)
         if os.getpid() in ours or os.environ.get(ID_VARIABLE) == build:
             raise SupervisionError(
                 f"this command runs inside build {build}, and would end itself",
@@ -70,13 +72,19 @@ def end(build: str, workspace: Path) -> Outcome:
     return _finish(build, workspace, ours, hook)
 
 
-def _note(ours: dict[int, Process], supervisor: Process, build: str) -> Process | None:
-    """Take note of what belongs to the build; returns the hook process, which is the supervisor's parent."""
-    table = snapshot()
-    tree = [supervisor, *descendants(supervisor.pid, table)] if _lives(supervisor) else []
+def _note(ours: dict[int, Process], supervisor: Process, build: str) -> None:
+    """Take note of what belongs to the build."""
+    tree = [supervisor, *descendants(supervisor.pid, snapshot())] if _lives(supervisor) else []
     ours.update({process.pid: process for process in [*tree, *marked(build)]})
-    now = table.get(supervisor.pid)
-    return table.get(now.parent) if now else None
+
+
+def _hook(supervisor: Process, workspace: Path) -> Process | None:
+    """The hook process: who has asked for the supervisor, and is still its parent."""
+    try:
+        asked = json.loads((workspace / "supervisor.json").read_text())["hook"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return read(supervisor.parent) if supervisor.parent == asked else None
 
 
 def force(supervisor: Process) -> None:
