@@ -33,7 +33,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> arg
 def run(arguments: argparse.Namespace) -> int:
     """End what was named; 0 when nothing of it is left."""
     records = [record for record in living(os.environ) if record.workspace]
-    chosen = [] if arguments.stale else records if arguments.all else [_choose(records, arguments.build)]
+    chosen = [] if arguments.stale else records if arguments.all else [choose(records, arguments.build)]
     status = max([_report(_end(record)) for record in chosen], default=0)
     if arguments.all or arguments.stale:
         outcomes = ending.end_lost(_roots(), [record.build for record in living(os.environ)])
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     return status
 
 
-def _choose(records: list[Record], named: str | None) -> Record:
+def choose(records: list[Record], named: str | None) -> Record:
     """The build that is meant. Raises SafeExtBuildError when that is none, or more than one."""
     found = [record for record in records if record.build.startswith(named or "")]
     if len(found) == 1:

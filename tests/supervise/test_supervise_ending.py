@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from kill_harness import PROMISE, Build, Bystanders, Project, started
 
-from safe_ext_build.machine.neighbours import living
+from safe_ext_build.cli import kill as kill_
+from safe_ext_build.errors import SafeExtBuildError
+from safe_ext_build.machine.neighbours import NOTHING, Record, living
 from safe_ext_build.supervise import ending
 from safe_ext_build.supervise.processes import ID_VARIABLE
 from safe_ext_build.supervise.registry import Line
@@ -138,3 +140,12 @@ def test_what_a_lost_build_left(project: Project) -> None:
         stranger.kill()
     assert not lost.exists()
     assert other.exists()
+
+
+def test_which_build_is_meant() -> None:
+    records = [Record(name, 1, "mine", 0.0, NOTHING, "/w") for name in ("0a1b", "0c1d")]
+    assert kill_.choose(records, "0c").build == "0c1d"
+    assert kill_.choose(records[:1], None).build == "0a1b"
+    with pytest.raises(SafeExtBuildError, match="^2 builds of yours run here: name one, or say --all$") as caught:
+        kill_.choose(records, None)
+    assert caught.value.hint == "0a1b  mine\n0c1d  mine"
