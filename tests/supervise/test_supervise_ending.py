@@ -146,6 +146,6 @@ def test_which_build_is_meant() -> None:
     records = [Record(name, 1, "mine", 0.0, NOTHING, "/w") for name in ("0a1b", "0c1d")]
     assert kill_.choose(records, "0c").build == "0c1d"
     assert kill_.choose(records[:1], None).build == "0a1b"
-    with pytest.raises(SafeExtBuildError, match="^2 builds of yours run here: name one, or say --all$") as caught:
+    with pytest.raises(SafeExtBuildError, match=r"^2 builds of yours run here: name one, or say --all$") as caught:
         kill_.choose(records, None)
     assert caught.value.hint == "0a1b  mine\n0c1d  mine"
