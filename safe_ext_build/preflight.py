@@ -45,7 +45,7 @@ class Room:
 
 def check(settings: Settings, with_torch: bool) -> list[str]:
     """What to say of the room for a build of the project in this directory. Raises PlaceError."""
-    workspaces = settings.workspace.dir or workspace.default_root(dict(os.environ), make=False)
+    workspaces = workspace.root(settings.workspace.dir, dict(os.environ), make=False)
     rooms = [look(workspaces, "temporary files", WORKSPACE_HINT)]
     project = Path.cwd()
     if unwritable(project) is None:

@@ -41,11 +41,15 @@ if TYPE_CHECKING:
     from .report.record import Outcome
 
 SHIMS_VARIABLE = "SAFE_EXT_BUILD_SHIMS"
+# In a hook's place: a command of the user's own.
+COMMAND = "command"
+_BUILD_FILES = ("setup.py", "pyproject.toml", "CMakeLists.txt", "meson.build", "Makefile", "build.ninja")
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A hook of the inner backend, and all that was decided for it."""
+    """A hook of the inner backend, or COMMAND, and all that was decided for it. `label`: what is built, where the
+    directory does not say."""
 
     hook: str
     arguments: dict[str, Any]
@@ -54,6 +58,11 @@ class Scene:
     cuda: Cuda | None
     plan: BuildPlan
     compiles: bool
+    label: str = ""
+
+    @property
+    def project(self) -> str:
+        return self.label or store.name(Path.cwd())
 
 
 def run(scene: Scene) -> Any:
@@ -61,10 +70,10 @@ def run(scene: Scene) -> Any:
     hook.leave_if_orphaned()
     cache = workspace.cache_root(dict(os.environ))
     account = _account(scene, cache) if scene.compiles else None
-    root = scene.settings.workspace.dir or workspace.default_root(dict(os.environ))
+    root = workspace.root(scene.settings.workspace.dir, dict(os.environ))
     with hook.Signals() as signals:
         place = workspace.create(root, shim_roots())
-        project = store.name(Path.cwd())
+        project = scene.project
         history = History(cache / "history.sqlite")
         outcome: Outcome = "failed"
         error = ""
@@ -82,13 +91,58 @@ def run(scene: Scene) -> Any:
             error = str(reason)
             raise
         finally:
-            seen = list(events.read(place.path / "events.jsonl"))
-            place.remove()
-            if line := summarize(seen):
-                ui.say(line)
-            if account:
-                account.settle(place.id, seen, outcome, error)
-            history.record((one.entry, Curve(one.alone, one.curve)) for one in seen if one.outcome == "compiled")
+            _conclude(place, account, history, outcome, error)
+
+
+def run_command(scene: Scene, command: list[str]) -> tuple[int, int]:
+    """Run a command of the user's on a stage; returns its exit status, and the signal that it died by or that we
+    were sent, or 0. Raises SafeExtBuildError."""
+    cache = workspace.cache_root(dict(os.environ))
+    account, history = _account(scene, cache), History(cache / "history.sqlite")
+    root = workspace.root(scene.settings.workspace.dir, dict(os.environ))
+    with hook.Signals() as signals:
+        place = workspace.create(root, shim_roots())
+        status, number, error = 1, 0, ""
+        try:
+            with workspace.writing(place.path):
+                _write_history(history.lookup_all(scope(scene.project)), place)
+                tree = _tree(scene, place, scene.project, _command_ground(place))
+                tree = _with_nvcc_on_path(tree) if scene.cuda else tree
+            status, number = hook.run_program(command, tree, place, signals)
+        except Exception as reason:
+            error = str(reason)
+            raise
+        finally:
+            failed: Outcome = "interrupted" if number else "failed"
+            _conclude(place, account, history, failed if status or number else "built", error)
+    return status, number
+
+
+def is_project(directory: Path) -> bool:
+    """Whether something is built from what lies in a directory itself."""
+    return any((directory / name).is_file() for name in _BUILD_FILES)
+
+
+def _command_ground(place: Workspace) -> Path:
+    """Where the sources are: in a directory that is no project, a command is about what it unpacks itself."""
+    return Path.cwd() if is_project(Path.cwd()) else place.path / "tmp"
+
+
+def _with_nvcc_on_path(tree: hook.Tree) -> hook.Tree:
+    """A Makefile may call nvcc by its name."""
+    path = os.pathsep.join([str(Path(tree.environ["CUDA_HOME"], "bin")), tree.environ["PATH"]])
+    return replace(tree, environ={**tree.environ, "PATH": path})
+
+
+def _conclude(place: Workspace, account: Account | None, history: History, outcome: Outcome, error: str) -> None:
+    """After a build: clear its workspace away, say what it has cost, and remember it."""
+    seen = list(events.read(place.path / "events.jsonl"))
+    place.remove()
+    if line := summarize(seen):
+        ui.say(line)
+    if account:
+        account.settle(place.id, seen, outcome, error)
+    history.record((one.entry, Curve(one.alone, one.curve)) for one in seen if one.outcome == "compiled")
 
 
 def _pin(scene: Scene) -> str:
@@ -106,7 +160,7 @@ def _account(scene: Scene, cache: Path) -> Account:
     facts, cuda = scene.torch.facts if scene.torch else None, scene.cuda
     toolkit = f"{cuda.build} in {cuda.home}" if cuda else ""
     torch = facts.describe() if facts else ""
-    return Account(store.name(Path.cwd()), scene.hook, scene.settings, scene.plan, toolkit, torch, cache)
+    return Account(scene.project, scene.hook, scene.settings, scene.plan, toolkit, torch, cache)
 
 
 def _take_leave(account: Account | None, place: Workspace) -> None:
@@ -148,7 +202,8 @@ def _ground(scene: Scene, place: Workspace) -> Path:
         raise PlaceError(f"{project} cannot be written, nor copied to be built elsewhere: {reason}") from error
 
 
-def _stage(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.Build:
+def _tree(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.Tree:
+    """The stage: shims, the environment that leads to them, and what the supervisor has to know."""
     environ = {**os.environ, **scene.plan.environment}
     real: dict[str, str] = {}
     moved: dict[str, str] = {}
@@ -178,15 +233,21 @@ def _stage(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.B
         ID_VARIABLE: place.id,
     }
     found = neighbours_root(os.environ)
-    return hook.Build(
-        hook=scene.hook,
-        arguments=_absolute(scene.arguments),
-        backend=scene.settings.inner_backend,
-        backend_path=scene.settings.inner_path,
+    return hook.Tree(
         environ=environ,
         limits=asdict(Limits(scene.plan.most_jobs, scene.plan.cpus, scene.plan.guard)),
         compiles=asdict(_naming(scene, project, real, ground)),
         neighbours=str(found or ""),
+    )
+
+
+def _stage(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.Build:
+    return hook.Build(
+        **vars(_tree(scene, place, project, ground)),
+        hook=scene.hook,
+        arguments=_absolute(scene.arguments),
+        backend=scene.settings.inner_backend,
+        backend_path=scene.settings.inner_path,
         cwd=str(ground),
         check=checking.order(scene.settings, scene.torch) if scene.compiles else None,
         pin=_pin(scene),
@@ -225,7 +286,7 @@ def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str], ground:
     lasts = ground == project
     fields = naming(scene.torch, scene.cuda, scene.plan)
     mark = fields["fingerprint"]
-    if scene.compiles and lasts and "editable" not in scene.hook:
+    if scene.compiles and lasts and "editable" not in scene.hook and scene.hook != COMMAND:
         with contextlib.suppress(OSError):  # a full disk: setuptools will say so
             objects.distrust_modules(str(project), mark)
     volatile = scene.torch.volatile if scene.torch else ()
@@ -233,7 +294,9 @@ def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str], ground:
     if sys.exec_prefix != sys.base_exec_prefix:
         # setuptools adds a virtual environment's headers: pip's own, or those of a build environment.
         prefixes["SEB_INCLUDE"] = f"{sys.exec_prefix}/include"
-    kept = store.place(project, scene.hook, scene.settings.build_dir, cache, fields, lasts)
+    kept = None
+    if lasts or scene.hook != COMMAND:  # else nobody knows what the objects belong to
+        kept = store.place(project, scene.hook, scene.settings.build_dir, cache, fields, lasts)
     for path in (kept, scene.cuda.home if scene.cuda else None):
         if path:
             store.mark_used(path, cache)

@@ -21,6 +21,8 @@ def use_color(stream: TextIO) -> bool:
 
 def _write(kind: str, text: str, color: str) -> None:
     stream = sys.stderr
+    if stream is None:  # it was closed before Python started
+        return
     if kind:
         kind = f"{color}{kind}{_RESET} " if use_color(stream) else f"{kind} "
     try:

@@ -33,6 +33,7 @@ FLOORS: dict[str, int] = {
 _IN_SUPERVISE = (
     *("supervisor", "guard", "linux", "processes", "protocol", "workspace", "memory"),
     *("job_server", "connection", "usage", "stall", "neighbourhood", "reasons"),
+    *("status", "heartbeat"),
 )
 _IN_SCHEDULE = (
     *("broker", "command", "fit", "policy", "claims", "relief", "forecast", "history_key", "outcome"),

@@ -267,7 +267,7 @@ def memory(limit: MemoryLimit, binds: bool) -> Finding:
 def supervision(named: Path | None) -> Iterator[Finding]:
     """What kills and clears up here: the kernel's part, then a workspace, made and removed."""
     yield from _kernel()
-    root = named or workspace.default_root(dict(os.environ))
+    root = workspace.root(named, dict(os.environ))
     place = workspace.create(root, staging.shim_roots(), clear=False)
     try:
         values = {"workspace": str(root), "shims": str(place.shims.parent)}
@@ -310,7 +310,7 @@ def _try_proc() -> None:
 
 def space(chosen: Settings, project: Path) -> Iterator[Finding]:
     """Free space wherever a build writes."""
-    places = {"temporary files": chosen.workspace.dir or workspace.default_root(dict(os.environ), make=False)}
+    places = {"temporary files": workspace.root(chosen.workspace.dir, dict(os.environ), make=False)}
     places["caches"] = workspace.cache_root(dict(os.environ), make=False)
     if (project / "pyproject.toml").is_file() or (project / "setup.py").is_file():
         places["objects"] = project

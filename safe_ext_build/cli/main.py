@@ -8,7 +8,8 @@ from typing import Protocol
 
 from .. import __version__, ui
 from ..errors import SafeExtBuildError
-from . import completion, doctor, history, plan, report, wheel
+from . import builds, completion, doctor, history, kill, plan, report, wheel
+from . import run as run_
 
 
 class Command(Protocol):
@@ -23,6 +24,9 @@ class Command(Protocol):
 
 COMMANDS: tuple[Command, ...] = (
     wheel,
+    run_,
+    builds,
+    kill,
     doctor,
     plan,
     report,

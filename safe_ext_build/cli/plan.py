@@ -116,7 +116,7 @@ def outline_of(options: dict[str, Any]) -> Outline:
 
 
 def _workspaces(chosen: Settings) -> Path:
-    return chosen.workspace.dir or workspace.default_root(dict(os.environ), make=False)
+    return workspace.root(chosen.workspace.dir, dict(os.environ), make=False)
 
 
 def _expected(decided: driver.Decisions, cache: Path, project: str, here: Path) -> Expected | None:

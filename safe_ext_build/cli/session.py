@@ -93,7 +93,7 @@ class _Signals:
 
 def _root() -> Path:
     named = os.environ.get("SAFE_EXT_BUILD_WORKSPACE_DIR")
-    return Path(named).absolute() if named else workspace.default_root(dict(os.environ))
+    return workspace.root(Path(named).absolute() if named else None, dict(os.environ))
 
 
 def supervised(command: Sequence[str]) -> int:

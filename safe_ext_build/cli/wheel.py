@@ -40,6 +40,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> arg
 def run(arguments: argparse.Namespace) -> int:
     """Build the wheel; the package's own failure, which has been shown, is a status of 1."""
     options = read_options(arguments.options)
+    out = Path(arguments.out)
+    if out.exists() and not out.is_dir():
+        raise SafeExtBuildError(f"--out {out} is no directory", hint="Name a directory, which need not exist.")
     target = find_target(arguments.python)
     with session.scratch() as place:
         source = _source(arguments.package, target, place)
@@ -51,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         built = _build(project, options, environment, place / "wheel")
         if built is None:
             return 1
-        ui.say(f"built {_deliver(built, Path(arguments.out))}")
+        ui.say(f"built {_deliver(built, out)}")
     return 0
 
 

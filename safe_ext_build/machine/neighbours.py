@@ -28,7 +28,7 @@ from .memory import read_cgroups
 PATIENCE = 0.05
 _PAUSE = 0.002
 _SUFFIX = ".build"
-_LARGEST = 4096
+_LARGEST = 1 << 14  # a path may have 4096 bytes, and each may be escaped
 _ATTEMPTS = 20
 
 
@@ -66,13 +66,14 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Record:
-    """A build that lives. `started` in seconds since the epoch."""
+    """A build that lives. `started` in seconds since the epoch; `workspace` is where its supervisor is asked."""
 
     build: str
     pid: int
     project: str
     started: float
     share: Share
+    workspace: str = ""
 
 
 def fair_share(cpus: int, mine: Share, others: Sequence[Share]) -> int:
@@ -123,6 +124,19 @@ def neighbours_root(environ: Mapping[str, str], user: int | None = None) -> Path
             _sweep(path[-1])
             return path[-1]
     return None
+
+
+def living(environ: Mapping[str, str]) -> list[Record]:
+    """The builds of this user that live, the eldest first."""
+    root = neighbours_root(environ)
+    if root is None:
+        return []
+    seen: dict[str, Record] = {}
+    for file in [root / directory / name for directory in _names(root) for name in _records(root / directory)]:
+        with suppress(OSError):
+            if record := _read(file):
+                seen[record.build] = record
+    return sorted(seen.values(), key=lambda record: (record.started, record.build))
 
 
 def _places(environ: Mapping[str, str], user: int) -> Iterator[tuple[Path, ...]]:
@@ -187,10 +201,11 @@ def _records(directory: Path) -> list[str]:
 class Neighbours:
     """This build's record in one domain, and a view of the others'. A forked child must not use it."""
 
-    def __init__(self, directory: Path, build_id: str, project: str) -> None:
+    def __init__(self, directory: Path, build_id: str, project: str, workspace: str = "") -> None:
         self._directory = directory
         self._build = build_id
         self._project = project
+        self._workspace = workspace
         self._started = time.time()
         self._path = directory
         self._descriptor = -1
@@ -222,7 +237,8 @@ class Neighbours:
         with suppress(OSError, ValueError):
             if not self._is_seen():
                 self._make()
-            data = _encode(Record(self._build, os.getpid(), self._project, self._started, share))
+            ours = Record(self._build, os.getpid(), self._project, self._started, share, self._workspace)
+            data = _encode(ours)
             os.pwrite(self._descriptor, data, 0)
             os.ftruncate(self._descriptor, len(data))
 

@@ -130,6 +130,9 @@ class Broker:
         self.emit = emit
         self.jobs: dict[Connection, Job] = {}
         self.ninjas: dict[Connection, int] = {}
+        self.compiled = 0
+        self.planned = 0  # compiles, by what each ninja has said that it is to do
+        self.frozen: set[int] = set()
         self.doomed: list[Job] = []
         self.paused: list[tuple[Job, bool]] = []
         self.held = ""
@@ -151,6 +154,7 @@ class Broker:
         elif kind == b"ninja":
             self.ninjas[connection] = pid
             self.interrupted = False
+            self.planned += int(fields[2]) if len(fields) > 2 else 0
         elif kind == b"ninja-done":
             self._ninja_done(connection, int(fields[1]))
         elif (job := self.jobs.get(connection)) is not None:
@@ -245,7 +249,9 @@ class Broker:
         short = sight.low or sight.oom_kills > job.oom_kills
         outcome: outcomes.Outcome = "memory" if job.doomed and status else outcomes.classify(status, said, short)
         self._record(job, outcome, cpu, curve, now)
+        self.frozen.discard(job.id)
         if outcome == "compiled":
+            self.compiled += 1
             self.scheduler.finished(job.id, now, curve)
             self._release(job)
         elif outcome == "stopped":
@@ -319,6 +325,7 @@ class Broker:
                 self.doomed.append(job)
             elif job.id in (*decision.freeze, *decision.thaw):
                 freeze = job.id in decision.freeze
+                (self.frozen.add if freeze else self.frozen.discard)(job.id)
                 self.paused.append((job, freeze))
                 self.emit(Event("freeze" if freeze else "thaw", now, job.name, job=job.id))
 

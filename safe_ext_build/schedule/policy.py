@@ -191,6 +191,16 @@ class Scheduler:
         is still expected to grow (see claims.HORIZONS): what neighbours cannot see by themselves."""
         return self._weight, self._waiting, self._claims.growth(now, self._relief.held)
 
+    def expected(self, unseen: int) -> float | None:
+        """Seconds until all is compiled, `unseen` more compiles like those that are here included; None where no
+        history tells. The least that it can be: memory may hold compiles back."""
+        jobs = list(self._jobs.values())
+        if not jobs or not all(job.forecast.known for job in jobs):
+            return None
+        more = unseen * sum(job.cpu for job in jobs) / len(jobs) / max(1, self.limits.cpus)
+        longest = max(job.forecast.curve.seconds - job.spent for job in jobs)
+        return max(0.0, self._left() + more, longest)
+
     # What to do.
 
     def decide(self, now: float, memory: Memory) -> Decision:

@@ -12,8 +12,9 @@ import os
 import resource
 import select
 import signal
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -226,12 +227,25 @@ def _end(code: int) -> NoReturn:
     sys.exit(code)
 
 
+def count_compiles(ninja: str, arguments: list[str], environ: Mapping[str, str]) -> int:
+    """How many of our jobs a ninja is going to run, as it says itself when it only pretends to (`-n`)."""
+    quiet = {"--quiet", "-v", "--verbose"}
+    command = [ninja, "-n", "-v", *(word for word in arguments if word not in quiet)]
+    try:
+        done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    except OSError:
+        return 0
+    word = f"{ninjafile.JOB} ".encode()
+    return sum(word in line for line in done.stdout.splitlines())
+
+
 class Run:
     """One run of the real ninja, whose output passes through us."""
 
     def __init__(self, config: Config, lease: Lease, command: list[str], directory: str) -> None:
         self.lease = lease
         os.chdir(directory)
+        compiles = count_compiles(config.ninja, command[1:], {**os.environ, **config.prefixes})
         with open("/proc/self/comm", "w") as file:
             file.write("seb-ninja")
         self.signals = Signals()
@@ -244,7 +258,7 @@ class Run:
             config.ninja, command, environ, file_actions=actions, setsigdef=IGNORED_BY_PYTHON
         )
         os.close(writer)
-        lease.send(b"ninja", b"%d" % self.pid)
+        lease.send(b"ninja", b"%d" % self.pid, b"%d" % compiles)
         self.interrupted = False
         self.held_back = b""
 

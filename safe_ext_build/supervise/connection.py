@@ -19,6 +19,7 @@ class Connection:
         self.number = client.fileno()
         self.pid = pid
         self.buffer = b""
+        self.is_visitor = False  # who looks at the build from outside
 
     def read(self) -> bool:
         """Take what has arrived; False when the other end is gone."""
@@ -53,6 +54,13 @@ class Connection:
             pass  # it is gone, and its end of the connection will tell
         finally:
             self.socket.setblocking(False)
+
+    def offer(self, data: bytes) -> None:
+        """Send what fits into the other's buffer, at once: one who does not read loses the rest."""
+        try:
+            self.socket.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError:
+            pass
 
 
 def listen(path: str) -> socket.socket:

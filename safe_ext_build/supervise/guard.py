@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 
-from .linux import set_name
-from .processes import end_all, marked
+from .linux import pidfd_open, set_name
+from .processes import Process, end_all, marked, read, send
 from .workspace import Workspace
 
 
-def start(workspace: Workspace) -> tuple[int, int]:
-    """Fork a guard; returns its pid and the pipe that must stay open: closing it sets the guard off."""
+def start(workspace: Workspace, hook: int) -> tuple[int, int]:
+    """Fork a guard; returns its pid and the pipe that must stay open: closing it sets the guard off. `hook`: the
+    pid of the hook process."""
+    supervisor = read(os.getpid())
     reader, writer = os.pipe()
     pid = os.fork()
     if pid:
@@ -23,7 +26,7 @@ def start(workspace: Workspace) -> tuple[int, int]:
         return pid, writer
     try:
         _close_all_but({reader, workspace.lock})
-        _watch(workspace, reader)
+        _watch(workspace, reader, hook, supervisor)
     finally:
         os._exit(0)
 
@@ -36,16 +39,30 @@ def _close_all_but(keep: set[int]) -> None:
                 os.close(int(name))
 
 
-def _watch(workspace: Workspace, reader: int) -> None:
+def _watch(workspace: Workspace, reader: int, hook: int, supervisor: Process | None) -> None:
     os.setsid()
     set_name("seb-guard")
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _wait(reader, hook, supervisor)
     if os.read(reader, 1):
         return  # the supervisor has cleared up itself
     clear(workspace)
+
+
+def _wait(reader: int, hook: int, supervisor: Process | None) -> None:
+    """Wait for the supervisor's word, or its death. Somebody may have stopped it: when its hook process is gone,
+    it has to go on, and see that."""
+    poll = select.poll()
+    poll.register(reader, select.POLLIN)
+    with contextlib.suppress(OSError):
+        poll.register(pidfd_open(hook), select.POLLIN)
+    while reader not in (ready := [descriptor for descriptor, _ in poll.poll()]):
+        poll.unregister(ready[0])
+        if supervisor:
+            send(supervisor, signal.SIGCONT)
 
 
 def clear(workspace: Workspace) -> None:

@@ -21,10 +21,10 @@ from typing import Any, NoReturn
 
 from ..errors import BuildFailed, CompileFailed, HookMissing, SupervisionError
 from ..schedule.shim import MISSING
-from . import blame, stall
+from . import blame, heartbeat, stall
 from .linux import is_subreaper, pidfd_open, set_subreaper
 from .processes import Process, descendants, end_all, marked, read, snapshot
-from .protocol import CONTINUE, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
+from .protocol import BUILDER_KILLED, CONTINUE, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
 from .workspace import Workspace, writing
 
 _BYTES = {getattr(signal, name): byte for byte, name in SIGNAL_BYTES.items()}
@@ -129,6 +129,18 @@ def run_command(command: list[str], tree: Tree, workspace: Workspace, signals: S
     return _ended_by_itself(ending.verdict).builder_status >> 8, 0
 
 
+def run_program(command: list[str], tree: Tree, workspace: Workspace, signals: Signals) -> tuple[int, int]:
+    """As `run_command`, for a program that we stand for: where it dies by a signal, that is what is returned."""
+    ending = _supervise(command, tree, workspace, signals, frontend=False)
+    if ending.signal:
+        return 128 + ending.signal, ending.signal
+    verdict = ending.verdict
+    killed = verdict.builder_status & 0x7F if verdict else 0
+    if verdict and killed and verdict.reason == BUILDER_KILLED.format(killed):
+        return 128 + killed, killed
+    return _ended_by_itself(verdict).builder_status >> 8, 0
+
+
 def _supervise(
     command: list[str], tree: Tree, workspace: Workspace, signals: Signals, frontend: bool = True
 ) -> Ending:
@@ -161,6 +173,7 @@ def _start(
         compiles=tree.compiles,
         neighbours=tree.neighbours,
         patience=stall.PATIENCE,
+        heartbeat=heartbeat.INTERVAL,
     )
     request.save(workspace.path / "supervisor.json")
     start = python_command(

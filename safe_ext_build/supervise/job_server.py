@@ -20,7 +20,7 @@ from ..schedule.broker import SHORTEST, Broker, Job, Naming, Sight
 from ..schedule.fit import Fit
 from ..schedule.forecast import Curve
 from ..schedule.policy import Limits
-from . import connection, usage
+from . import connection, status, usage
 from .connection import Connection
 from .memory import MemoryWatch
 from .neighbourhood import Neighbourhood
@@ -50,7 +50,7 @@ class JobServer:
         self.memory = MemoryWatch()
         self.usage = usage.Watch()
         self.neighbours = Neighbourhood(
-            request.neighbours, self.memory.groups, workspace.id, request.compiles["project"]
+            request.neighbours, self.memory.groups, workspace.id, request.compiles["project"], str(workspace.path)
         )
         self.events = open(workspace.path / "events.jsonl", "a", buffering=1)
         self.broker = Broker(
@@ -160,12 +160,26 @@ class JobServer:
         open_still = one.read()
         try:
             for fields in one.messages():
+                if fields[0] in (status.ASK, status.END):
+                    self._oblige(one, fields)
+                    continue
                 self.broker.receive(one.number, one.pid, fields, time.monotonic(), self._sight(fields))
         except (ValueError, IndexError):
             open_still = False  # not one of ours, or damaged
         if not open_still:
             self._drop(one)
-        self._advance()
+        if not one.is_visitor:
+            self._advance()
+
+    def _oblige(self, one: Connection, fields: list[bytes]) -> None:
+        """Somebody of this user looks at the build from outside, or wants it to end. He is no part of it."""
+        one.is_visitor = True
+        if fields[0] == status.END:
+            self.broker.stop_reason = self.broker.stop_reason or fields[1].decode(errors="replace")
+        one.offer(self.status().to_line())
+
+    def status(self) -> status.Status:
+        return status.look(self.workspace.path, self.broker, self.sight.memory, time.monotonic())
 
     def _drop(self, one: Connection) -> None:
         self.selector.unregister(one.socket)

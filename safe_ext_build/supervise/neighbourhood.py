@@ -15,10 +15,13 @@ HOST = "host"
 class Neighbourhood:
     """A record in each memory domain that binds us; without a place for records there are no neighbours."""
 
-    def __init__(self, root: str, groups: tuple[Cgroup, ...], build_id: str, project: str) -> None:
+    def __init__(
+        self, root: str, groups: tuple[Cgroup, ...], build_id: str, project: str, workspace: str = ""
+    ) -> None:
         names = domains(groups=groups) if root else {}
         self._domains = {
-            domain: Neighbours(Path(root) / directory, build_id, project) for domain, directory in names.items()
+            domain: Neighbours(Path(root) / directory, build_id, project, workspace)
+            for domain, directory in names.items()
         }
         self._share = Share(0, 0)
         for neighbours in self._domains.values():

@@ -11,6 +11,8 @@ from typing import Any
 STOP, CONTINUE = b"S", b"C"
 SIGNAL_BYTES = {b"I": "SIGINT", b"T": "SIGTERM", b"H": "SIGHUP", b"Q": "SIGQUIT"}
 
+# Why a build is stopped: its builder, or the command that was to be run, has died by this signal.
+BUILDER_KILLED = "the builder was killed by signal {}"
 # Stands in the workspace while it is known why the build fails: a compile has just failed, or it is stopped.
 FAILED = "compile-failed"
 # What earlier builds have shown of this project's compiles: entry -> [seconds, bytes...].
@@ -23,6 +25,7 @@ class SupervisorRequest:
 
     `limits` and `compiles` are the fields of policy.Limits and broker.Naming. `neighbours`: where the builds
     of this user tell each other what they use; '' where there is no such place. `patience`: see stall.PATIENCE.
+    `heartbeat`: see heartbeat.INTERVAL.
     """
 
     workspace: str
@@ -37,6 +40,7 @@ class SupervisorRequest:
     compiles: dict[str, Any]
     neighbours: str
     patience: float
+    heartbeat: float
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)))

@@ -17,14 +17,16 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from . import guard, stall, usage
+from . import guard, heartbeat, stall, usage
 from .job_server import JobServer
 from .linux import die_with_parent, pidfd_open, set_name, set_subreaper
 from .processes import Process, descendants, end_all, marked, read, reap, send, snapshot
-from .protocol import CONTINUE, FAILED, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
+from .protocol import BUILDER_KILLED, CONTINUE, FAILED, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
 from .workspace import Workspace
 
 GRACE = 0.5
+# A command of the user's (pip, most often) may have to put back what it has half installed.
+COMMAND_GRACE = 2.0
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -37,6 +39,7 @@ class Supervisor:
         self.selector = selectors.DefaultSelector()
         self.jobs = JobServer(request, self.workspace, self.selector)
         self.stall = stall.Watch(request.patience)
+        self.heartbeat = heartbeat.Heartbeat(request.heartbeat)
         self.next_look = 0.0
         self.stopped = False
         self.reason = ""
@@ -74,9 +77,12 @@ class Supervisor:
         os.set_blocking(reader, False)
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, *HANDLED):
+        for number in HANDLED:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, lambda *_: None)
+        # Who started us may ignore or block it; then we would never hear that the builder has ended.
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         self._watch(reader, lambda: self._read_signals(reader))
 
     def _watch_process(self, pid: int, start: int, reason: str) -> None:
@@ -94,7 +100,7 @@ class Supervisor:
         self._watch(pidfd, gone)
 
     def _start_guard(self) -> None:
-        self.guard, self.guard_pipe = guard.start(self.workspace)
+        self.guard, self.guard_pipe = guard.start(self.workspace, self.request.hook)
 
     def _fork_builder(self) -> int:
         parent = os.getpid()
@@ -105,10 +111,10 @@ class Supervisor:
             die_with_parent(parent)
             os.setpgid(0, 0)
             signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, *HANDLED):
+            for number in HANDLED:
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     signal.signal(number, signal.SIG_DFL)
-            for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(number, signal.SIG_DFL)
             os.execve(self.request.command[0], self.request.command, self.request.environ)
         finally:
@@ -123,6 +129,7 @@ class Supervisor:
                 key.data()
             self.jobs.step()
             self._look_for_halt()
+            self._beat()
             self._flag_failure()
             if self.jobs.broker.stop_reason:
                 self._tear_down(self.jobs.broker.stop_reason)
@@ -153,6 +160,11 @@ class Supervisor:
         blocked = stall.leaves(alive, waiting)
         sources = {job.pid: job.name for job in broker.jobs.values()}
         stall.say(stall.sentence(seconds, blocked, len(waiting), broker.held, sources))
+
+    def _beat(self) -> None:
+        """Say how far the build is, now and then, while it compiles."""
+        if self.heartbeat.is_due(time.monotonic(), bool(self.jobs.broker.jobs) and not self.stopped):
+            stall.say(heartbeat.sentence(self.jobs.status()))
 
     def _flag_failure(self) -> None:
         """Let the builder know whether it is known why the build fails: a compiler has said it, or we shall."""
@@ -192,7 +204,7 @@ class Supervisor:
                 self.builder_status = status
                 self.finished = True
                 if status & 0x7F:
-                    self._tear_down(f"the builder was killed by signal {status & 0x7F}")
+                    self._tear_down(BUILDER_KILLED.format(status & 0x7F))
             elif pid == self.guard:
                 os.close(self.guard_pipe)
                 self._start_guard()
@@ -247,7 +259,11 @@ class Supervisor:
             if process.pid in asked or process.group in asked:
                 send(process, signal.SIGTERM)
                 send(process, signal.SIGCONT)
-        deadline = time.monotonic() + GRACE
+        command = self.builder if not self.request.frontend else 0
+        for process in self._tree():
+            if command and process.group == command:
+                send(process, signal.SIGINT)
+        deadline = time.monotonic() + (COMMAND_GRACE if command else GRACE)
         while self._tree() and time.monotonic() < deadline and not self.urgent:
             for key, _ in self.selector.select(0.01):
                 key.data()

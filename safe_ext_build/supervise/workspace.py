@@ -114,6 +114,32 @@ def collect(root: Path) -> list[str]:
     return removed
 
 
+@contextlib.contextmanager
+def abandoned(root: Path) -> Iterator[list[Path]]:
+    """The workspaces under `root` that no live build owns; meanwhile none is made there. Raises OSError."""
+    guard = os.open(root / ".lock", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        yield [path for path in root.iterdir() if not path.is_symlink() and _is_workspace(path) and _is_free(path)]
+    finally:
+        os.close(guard)
+
+
+def remove_if_free(path: Path) -> bool:
+    """Remove a workspace that no live build owns; whether it is gone."""
+    if path.is_dir() and _is_workspace(path) and _is_free(path):
+        remove_tree(path)
+    return not path.exists()
+
+
+def _is_free(path: Path) -> bool:
+    try:
+        os.close(_locked(path))
+    except OSError:
+        return False
+    return True
+
+
 def _is_workspace(path: Path) -> bool:
     """Whether we have made this: `workspace.dir` may be a directory in which a user keeps other things."""
     if not _ID.fullmatch(path.name) or not path.is_dir():
@@ -133,14 +159,17 @@ def _locked(path: Path) -> int:
 
 
 def _private_directory(path: Path) -> None:
+    """Make a directory for us alone, unless it is there; one that is there, and not made by us, stays as it is."""
     try:
         path.mkdir(0o700, parents=True, exist_ok=True)
-        found = path.stat()
+        found = path.lstat()
     except OSError as error:
         raise SupervisionError(
             f"cannot use {path} for workspaces: {error.strerror}",
             hint="Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory that you can write.",
         ) from error
+    if not stat.S_ISDIR(found.st_mode):  # in a directory that everybody may write to, a link leads anywhere
+        raise SupervisionError(f"{path} is no directory", hint="Remove it, or name another place.")
     if found.st_uid != os.getuid():
         raise SupervisionError(
             f"{path} belongs to user {found.st_uid}, not to you (user {os.getuid()})",
@@ -148,6 +177,22 @@ def _private_directory(path: Path) -> None:
         )
     if stat.S_IMODE(found.st_mode) & 0o077:
         path.chmod(0o700)
+
+
+def root_in(directory: Path) -> Path:
+    """Where workspaces go when the user names a directory: there, if it is for him alone or does not exist yet;
+    else in one of our own below it, since others use it too."""
+    try:
+        found = directory.stat()
+    except OSError:
+        return directory
+    alone = found.st_uid == os.getuid() and not stat.S_IMODE(found.st_mode) & 0o077
+    return directory.resolve() if alone else directory.resolve() / f"safe-ext-build-{os.getuid()}"
+
+
+def root(named: Path | None, environ: dict[str, str], make: bool = True) -> Path:
+    """Where workspaces go; `named` is what the user says. `make`: as for `cache_root`."""
+    return root_in(named) if named else default_root(environ, make)
 
 
 def default_root(environ: dict[str, str], make: bool = True) -> Path:

@@ -31,6 +31,13 @@ def is_of_torch(name: str) -> bool:
     return _TORCH.match(name) is not None
 
 
+def is_certain(symbol: Symbol) -> bool:
+    """Whether it is known who would have to bring the symbol, and has not: torch, CUDA, or the project itself.
+    What another package brings, it may bring only once something else of this one has been imported."""
+    known = is_of_torch(symbol.name) or _DEVICE_LINK.match(symbol.name) or _library(symbol.name)
+    return bool(known or symbol.source)
+
+
 def why(symbol: Symbol, module: Module) -> str:
     """The likely cause of an undefined symbol, and what to do; one sentence or two."""
     if is_of_torch(symbol.name) and (symbol.listed or not symbol.source):

@@ -111,7 +111,7 @@ def _surely_undefined(module: Module) -> bool:
         return False
     if module.outcome == UNSURE:
         return any(causes.is_of_torch(symbol.name) for symbol in module.symbols) and module.cxx11_abi is not None
-    return module.outcome == UNDEFINED
+    return module.outcome == UNDEFINED and any(map(causes.is_certain, module.symbols))
 
 
 # --- what is said

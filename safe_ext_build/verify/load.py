@@ -11,7 +11,10 @@ import ctypes
 import importlib
 import json
 import os
+import select
+import signal
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,6 +32,8 @@ LOADED, UNDEFINED, UNSURE, LIBRARY, FAILED, CRASHED = (
 _UNDEFINED_SYMBOL, _NO_LIBRARY = "undefined symbol: ", ": cannot open shared object file"
 
 Answer = dict[str, Any]
+# Seconds for one module; torch, which takes longest, is there by then.
+PATIENCE = 60.0
 
 
 def main() -> None:
@@ -64,16 +69,36 @@ def in_a_child(work: Callable[[], Answer]) -> Answer:
     pid = os.fork()
     if not pid:
         try:
-            os.write(writer, json.dumps(work()).encode())
+            os.write(writer, json.dumps(work()).encode() + b"\n")
         finally:
             os._exit(0)
     os.close(writer)
-    with open(reader, "rb") as stream:
-        answer = stream.read()
+    answer = _line(reader, time.monotonic() + PATIENCE)
+    os.close(reader)
+    if answer is None:
+        os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     if answer:
         return dict(json.loads(answer))
-    return {"outcome": CRASHED, "detail": how_it_ended(status)}
+    detail = how_it_ended(status) if answer is not None else f"it did not end within {PATIENCE:.0f} s"
+    return {"outcome": CRASHED, "detail": detail}
+
+
+def _line(reader: int, deadline: float) -> bytes | None:
+    """A whole line; b"" when there will be none, None when it takes too long.
+
+    The end of the pipe may never come: a library may have started a daemon.
+    """
+    data = b""
+    while not data.endswith(b"\n"):
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([reader], [], [], left)[0]:
+            return None
+        part = os.read(reader, 1 << 16)
+        if not part:
+            return b""
+        data += part
+    return data
 
 
 def how_it_ended(status: int) -> str:

@@ -47,6 +47,19 @@ def test_nothing_to_do() -> None:
     assert (decision.admit, decision.kill, decision.held) == ([], [], "")
 
 
+def test_how_long_it_will_take() -> None:
+    scheduler = build({id: curve(1, 100) for id in range(8)}, cpus=4)
+    assert scheduler.expected(0) == 200
+    assert scheduler.expected(8) == 400
+    assert build({1: curve(1, 100), 2: curve(1, 10)}).expected(0) == 100, "one compile is not split over CPUs"
+    scheduler.decide(0, memory())
+    see(scheduler, 60, dict.fromkeys(range(4), 1.0), dict.fromkeys(range(4), 60.0))
+    assert scheduler.expected(0) == pytest.approx(140)
+    assert build({}).expected(0) is None
+    scheduler.enqueue(Waiting(99, Features(True, 1, 1, "new")))
+    assert scheduler.expected(0) is None, "nobody knows how long the new one takes"
+
+
 @pytest.mark.parametrize("available", [64, 0.9, 0.1])
 def test_something_always_runs(available: float) -> None:
     assert len(build({1: curve(100), 2: curve(100)}).decide(0, memory(available)).admit) == 1

@@ -214,3 +214,22 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
     assert str(caught.value) == f"cannot write to the workspace {tmp_path}: No space left on device"
     assert "workspace.dir" in caught.value.hint
+
+
+def test_shared_directory(tmp_path: Path) -> None:
+    """What others use too stays as it is."""
+    shared = tmp_path / "scratch"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    place = workspace.create(workspace.root(shared, {}), [])
+    assert place.path.parent == shared / f"safe-ext-build-{os.getuid()}"
+    assert (shared.stat().st_mode & 0o7777, place.path.parent.stat().st_mode & 0o777) == (0o1777, 0o700)
+    place.remove()
+
+
+def test_a_link_that_somebody_has_put_there_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "his").mkdir(0o755)
+    (tmp_path / "ours").symlink_to(tmp_path / "his")
+    with pytest.raises(SupervisionError, match="is no directory"):
+        workspace.create(tmp_path / "ours", [])
+    assert (tmp_path / "his").stat().st_mode & 0o777 == 0o755

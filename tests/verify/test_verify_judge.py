@@ -168,7 +168,7 @@ def test_undefined_symbols_fail_the_build() -> None:
 
 
 def test_a_long_name_is_cut() -> None:
-    error = judged(outcome="undefined", symbols=lacking("_Zx", "f" * 500), cxx11_abi=None).error
+    error = judged(outcome="undefined", symbols=lacking("_Zx", "f" * 500, source="a.cu"), cxx11_abi=None).error
     assert str(error).startswith("pkg._C cannot be loaded: undefined symbol fff") and len(str(error)) < 180
 
 
@@ -177,6 +177,13 @@ def test_a_function_of_the_driver_may_be_elsewhere(outcome: str) -> None:
     verdict = judged(outcome=outcome, symbols=lacking("cuCtxGetCurrent"), detail="")
     assert verdict.error is None
     assert verdict.warnings[0].startswith("pkg._C does not load by itself: undefined symbol cuCtxGetCurrent")
+
+
+def test_a_symbol_of_nobody_known_does_not_fail_the_build() -> None:
+    """The package may import, in another of its modules, what brings it."""
+    verdict = judged(outcome="undefined", symbols=lacking("bar_answer"), cxx11_abi=None)
+    assert verdict.error is None
+    assert verdict.warnings[0] == "pkg._C does not load by itself: undefined symbol bar_answer"
 
 
 def test_what_another_package_may_bring_does_not_fail_the_build() -> None:

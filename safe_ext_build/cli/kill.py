@@ -1,0 +1,84 @@
+"""`safe-ext-build kill`: ends builds from outside, and proves that nothing of them is left."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from .. import ui
+from ..errors import SafeExtBuildError
+from ..machine.neighbours import Record, living
+from ..supervise import ending, workspace
+from ..supervise.ending import Outcome
+
+_EPILOG = """
+Only your own builds are ended. What belongs to one is told by descent from its supervisor and by a marker in
+the environment, never by a name. Finished objects are kept, and the next build uses them.
+"""
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Declare the command."""
+    what = "end a build and all that belongs to it, and prove that nothing is left"
+    parser = commands.add_parser("kill", help=what, description=what.capitalize() + ".", epilog=_EPILOG)
+    which = parser.add_mutually_exclusive_group()
+    what = "as `safe-ext-build builds` lists it, its beginning is enough; may be left out when only one runs"
+    which.add_argument("build", metavar="ID", nargs="?", help=what)
+    which.add_argument("--all", action="store_true", help="all of your builds on this machine, lost ones included")
+    which.add_argument("--stale", action="store_true", help="only what builds left whose supervisor was lost")
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """End what was named; 0 when nothing of it is left."""
+    records = [record for record in living(os.environ) if record.workspace]
+    chosen = [] if arguments.stale else records if arguments.all else [choose(records, arguments.build)]
+    status = max([_report(_end(record)) for record in chosen], default=0)
+    if arguments.all or arguments.stale:
+        outcomes = ending.end_lost(_roots(), [record.build for record in living(os.environ)])
+        status = max([status, *map(_report, outcomes)])
+        if not outcomes and not chosen:
+            ui.say("all clear: there was nothing to end")
+    return status
+
+
+def choose(records: list[Record], named: str | None) -> Record:
+    """The build that is meant. Raises SafeExtBuildError when that is none, or more than one."""
+    found = [record for record in records if record.build.startswith(named or "")]
+    if len(found) == 1:
+        return found[0]
+    which = f" whose id begins with {named}" if named else ""
+    if not found:
+        hint = "`safe-ext-build builds` lists those that run; --stale ends what lost ones left."
+        raise SafeExtBuildError(f"no build of yours runs here{which}", hint=hint)
+    hint = "\n".join(f"{record.build}  {record.project}" for record in found)
+    raise SafeExtBuildError(f"{len(found)} builds of yours run here{which}: name one, or say --all", hint=hint)
+
+
+def _end(record: Record) -> Outcome:
+    outcome = ending.end(record.build, Path(record.workspace))
+    if any(other.build == record.build for other in living(os.environ)):
+        outcome.left.append(f"its supervisor (pid {record.pid}) lives")
+    return outcome
+
+
+def _report(outcome: Outcome) -> int:
+    """Say how it went; returns the exit status that this makes."""
+    count = outcome.ended
+    ended = f"{count} {'process' if count == 1 else 'processes'} ended"
+    if outcome.left:
+        ui.warn(f"build {outcome.build} is not all clear: {ended}, but {'; '.join(outcome.left)}")
+        return 1
+    ui.say(f"build {outcome.build} is all clear: {ended}, workspace removed")
+    return 0
+
+
+def _roots() -> list[Path]:
+    """Where workspaces of this user may be, as far as can be told without knowing the projects."""
+    named = os.environ.get("SAFE_EXT_BUILD_WORKSPACE_DIR")
+    environ = dict(os.environ)
+    usual = [workspace.default_root(environ), Path(f"/var/tmp/safe-ext-build-{os.getuid()}")]
+    usual.append(workspace.cache_root(environ) / "workspaces")
+    roots = [Path(named).absolute()] if named else usual
+    return list(dict.fromkeys(roots))
