@@ -143,13 +143,13 @@ class Relief:
         expected, others = memory.available + self._coming(now), self._taken() * LOOK_AHEAD
         ahead = expected - self._growing(now, trusted) - others
         # What still grows below the reserve leaves no time to see somebody else come.
-        middle = (memory.floor + memory.reserve) // 2
-        least = middle if self._growth > STEADY else memory.floor
+        growing = self._growth > STEADY
+        least = memory.reserve * 9 // 10 if growing else memory.floor
         if expected >= least and ahead >= memory.floor // 2:
             return [], []
         alive = [job for job in self._running.values() if job.id not in self._dying]
         alive.sort(key=lambda job: job.started)
-        needed = middle - min(expected, ahead)
+        needed = (memory.reserve if growing else (memory.floor + memory.reserve) // 2) - min(expected, ahead)
         if trusted and expected >= memory.floor and others < memory.floor // 2:
             frozen = self._freezable(alive, now, needed)
             self._frozen.update(frozen)
