@@ -144,7 +144,7 @@ class Relief:
         ahead = expected - self._growing(now, trusted) - others
         # What still grows below the reserve leaves no time to see somebody else come.
         growing = self._growth > STEADY
-        least = memory.reserve * 9 // 10 if growing else memory.floor
+        least = memory.reserve if growing else memory.floor
         if expected >= least and ahead >= memory.floor // 2:
             return [], []
         alive = [job for job in self._running.values() if job.id not in self._dying]

@@ -28,9 +28,10 @@ from .processes import JOB_VARIABLE, Process, descendants, end_all, environment_
 from .protocol import HISTORY, SupervisorRequest
 from .workspace import Workspace
 
-# Twice a second, or as often as takes about 2% of a CPU, but never less than once a second.
+# Twice a second, or as often as takes less than 2% of a CPU (full looks, one in sixteen, cost more), but never less
+# than once a second.
 SAMPLE = 0.5
-SHARE_OF_CPU = 0.02
+SHARE_OF_CPU = 0.018
 SLOWEST = 1.0
 # How old a look at memory may be when something happens that may let a compile start.
 FRESH = 0.25

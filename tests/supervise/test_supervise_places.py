@@ -158,7 +158,9 @@ def test_a_workspace_without_room_is_told_before_anything_is_compiled(project: P
     tiny = mounted('mount -t tmpfs -o size=1m none "$1"', project.hook(), project.workspaces)
     ended = run(project, tiny)
     assert ended.status == 1
-    assert ended.said("error: ", f"{project.workspaces}, where temporary files go, has 1 MiB free"), ended.output
+    assert ended.said("error: ", f"{project.workspaces}/", ", where temporary files go, has 1 MiB free"), (
+        ended.output
+    )
     assert ended.said("hint: Set workspace.dir")
     assert not project.objects.exists()
 
