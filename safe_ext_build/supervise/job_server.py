@@ -28,8 +28,8 @@ from .processes import JOB_VARIABLE, Process, descendants, end_all, environment_
 from .protocol import HISTORY, SupervisorRequest
 from .workspace import Workspace
 
-# Twice a second, or as often as takes less than 2% of a CPU (one look in sixteen is a full one, and costs more), but
-# never less than once a second.
+# Twice a second, or as often as takes less than 2% of a CPU, but never less than once a second. (One look in
+# sixteen is a full one, which costs more.)
 SAMPLE = 0.5
 SHARE_OF_CPU = 0.018
 SLOWEST = 1.0
