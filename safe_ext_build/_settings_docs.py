@@ -103,14 +103,19 @@ def render() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write or check the page; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m safe_ext_build._settings_docs")
+    return write_or_check("safe_ext_build._settings_docs", PAGE, render(), arguments)
+
+
+def write_or_check(module: str, usual: Path, text: str, arguments: Sequence[str] | None) -> int:
+    """The command line of a module that generates a page; returns the exit status."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when the page differs")
-    parser.add_argument("page", nargs="?", type=Path, default=PAGE, help=f"the page (default: {PAGE})")
+    parser.add_argument("page", nargs="?", type=Path, default=usual, help=f"the page (default: {usual})")
     options = parser.parse_args(arguments)
     page: Path = options.page
     if not options.check:
-        page.write_text(render(), encoding="utf-8")
-    elif not page.exists() or page.read_text(encoding="utf-8") != render():
+        page.write_text(text, encoding="utf-8")
+    elif not page.exists() or page.read_text(encoding="utf-8") != text:
         print(f"{page} is not what the schema says: run {parser.prog}", file=sys.stderr)
         return 1
     return 0

@@ -5,7 +5,6 @@ With `--check`, nothing is written, and the exit status is 1 when the page is no
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from .._settings_docs import attribute_docs
+from .._settings_docs import attribute_docs, write_or_check
 from .record import SCHEMA, Bound, Computer, Pause, Planned, Record, Run, Sample, Setting
 
 PAGE = Path("docs/reference/record.md")
@@ -66,17 +65,7 @@ def render() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write or check the page; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m safe_ext_build.report._docs")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when the page differs")
-    parser.add_argument("page", nargs="?", type=Path, default=PAGE, help=f"the page (default: {PAGE})")
-    options = parser.parse_args(arguments)
-    page: Path = options.page
-    if not options.check:
-        page.write_text(render(), encoding="utf-8")
-    elif not page.exists() or page.read_text(encoding="utf-8") != render():
-        print(f"{page} is not what the schema says: run {parser.prog}", file=sys.stderr)
-        return 1
-    return 0
+    return write_or_check("safe_ext_build.report._docs", PAGE, render(), arguments)
 
 
 if __name__ == "__main__":

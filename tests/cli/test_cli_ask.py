@@ -91,8 +91,8 @@ def test_doctor_finds_a_machine_that_builds(place: Path) -> None:
 def test_doctor_shows_no_home_and_no_secret(place: Path) -> None:
     secret = {"PIP_INDEX_URL": "https://me:hunter2@example.org", "GITHUB_TOKEN": "hunter2"}
     for form in ([], ["--json"]):
-        run = ask(place, "doctor", *form, SAFE_EXT_BUILD_WORKSPACE_DIR=str(place / "home" / "work"), **secret)
-        assert "workspaces in ~/work" in run.stdout
+        run = ask(place, "doctor", *form, SAFE_EXT_BUILD_WORKSPACE_DIR=str(place / "home" / "scratch"), **secret)
+        assert "workspaces in ~/scratch" in run.stdout
         assert str(place / "home") not in run.stdout and "hunter2" not in run.stdout
 
 
