@@ -29,13 +29,16 @@ def unmet(source: str, torch: Torch, cuda: Cuda | None) -> SafeExtBuildError | N
     """Why a build that requires CUDA cannot come to a result that has it. `source`: who requires it."""
     facts = torch.facts
     if facts is None:
-        return TorchError(f"{source} asks for CUDA: {torch.source.line}", hint=GET_CUDA_TORCH)
+        what = f"{source} asks for CUDA: {torch.source.line}"
+        return TorchError(what, code="SEB-3006", hint=GET_CUDA_TORCH)
     if facts.cuda is None:
         where = f"{facts.describe()} in {facts.package.parent}"
-        return TorchError(f"{source} asks for CUDA, and {where} is no CUDA build", hint=GET_CUDA_TORCH)
+        what = f"{source} asks for CUDA, and {where} is no CUDA build"
+        return TorchError(what, code="SEB-3007", hint=GET_CUDA_TORCH)
     if cuda is None:
         return ToolkitError(
             f"{source} asks for CUDA, and no CUDA compiler was found for {facts.describe()}",
+            code="SEB-2006",
             hint=torch.how_to_install(),
         )
     return None

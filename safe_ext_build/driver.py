@@ -95,7 +95,9 @@ def _run(task: Task, settings: Settings) -> Any:
     except BuildFailed as error:
         error.hint = error.hint or _about_the_place(task, str(error))
         if isinstance(error, CompileFailed):
-            error.hint = error.hint or _own_source(torch, cuda)
+            from .supervise.blame import missing_header
+
+            error.hint = error.hint or missing_header(str(error)) or _own_source(torch, cuda)
         else:
             error.hint = error.hint or decided.no_host or advice.afterthought(str(error), torch, cuda)
         raise
@@ -254,12 +256,13 @@ def _execute(task: Task, settings: Settings, torch: Torch | None, cuda: Cuda | N
 
 def _in_process(task: Task, settings: Settings, planned: BuildPlan) -> Any:
     """Elsewhere than on Linux: the backend as it is, with the planned number of jobs; the rest needs Linux."""
-    from .supervise.backend import load
+    from .supervise.backend import hook_hint, load
 
     os.environ.update(planned.environment)
     hook = getattr(load(settings.inner_backend, settings.inner_path, Path.cwd()), task.hook, None)
     if hook is None:
-        raise HookMissing(f"{settings.inner_backend} has no hook {task.hook}")
+        what = f"{settings.inner_backend} has no hook {task.hook}"
+        raise HookMissing(what, code="SEB-1016", hint=hook_hint(settings.inner_backend))
     return hook(**task.arguments)
 
 

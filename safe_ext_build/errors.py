@@ -4,10 +4,12 @@ from __future__ import annotations
 
 
 class SafeExtBuildError(Exception):
-    """An expected failure. It is shown as one `safe-ext-build: error:` line and a hint, without a traceback."""
+    """An expected failure. It is shown as one `safe-ext-build: error[SEB-…]:` line and a hint, without a
+    traceback. `code` is its id in the catalogue."""
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, *, code: str, hint: str = "") -> None:
         super().__init__(message)
+        self.code = code
         self.hint = hint
 
 

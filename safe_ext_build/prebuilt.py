@@ -21,7 +21,9 @@ def keep(directory: Path, wheel: str, hook: str) -> str:
         roots = {name.partition("/")[0] for name in archive.namelist()}
         infos = [root for root in roots if root.endswith(".dist-info")]
         if len(infos) != 1:
-            raise BuildFailed(f"{wheel} has {len(infos)} dist-info directories, where a wheel has one")
+            what = f"{wheel} has {len(infos)} dist-info directories, where a wheel has one"
+            hint = "The project's own build backend has made it: try a newer release of that, or tell its authors."
+            raise BuildFailed(what, code="SEB-7004", hint=hint)
         archive.extractall(directory, [name for name in archive.namelist() if name.startswith(f"{infos[0]}/")])
     (directory / _MARKER.format(hook=hook)).write_text(wheel)
     return infos[0]

@@ -62,10 +62,12 @@ def _check_names(project: Path, workspaces: Path) -> None:
     """nvcc hands the names of its temporary files to a shell. And a project that ninja cannot name is compiled
     under another name, which needs a plain path to stand in."""
     if sign := re.search(r'[$`"\\\n]', str(workspaces)):
-        raise PlaceError(f"nvcc cannot name {workspaces}, for the {sign[0]!r} in its path", hint=PLAIN_HINT)
+        what = f"nvcc cannot name {workspaces}, for the {sign[0]!r} in its path"
+        raise PlaceError(what, code="SEB-4002", hint=PLAIN_HINT)
     stores = (workspace.cache_root(dict(os.environ), make=False), workspaces)
     if (bad := bad_sign(str(project))) and not any(is_plain(str(path)) for path in stores):
-        raise PlaceError(f"ninja cannot name {project}, for the {bad!r} in its path", hint=PLAIN_HINT)
+        what = f"ninja cannot name {project}, for the {bad!r} in its path"
+        raise PlaceError(what, code="SEB-4003", hint=PLAIN_HINT)
 
 
 def look(path: Path, what: str, remedy: str) -> Room:
@@ -83,10 +85,11 @@ def judge(rooms: Iterable[Room], with_torch: bool) -> list[str]:
     for room in rooms:
         if room.files is not None and room.files < 100:
             message = f"{room.path}, where {room.what} go, can hold {room.files} more files (`df -i` shows it)"
-            raise PlaceError(message, hint=room.remedy)
+            raise PlaceError(message, code="SEB-4004", hint=room.remedy)
         have = f"{room.path}, where {room.what} go, has {_size(room.free)} free"
         if room.free < needed:
-            raise PlaceError(f"{have}; this build needs about {_size(needed)}", hint=room.remedy)
+            message = f"{have}; this build needs about {_size(needed)}"
+            raise PlaceError(message, code="SEB-4005", hint=room.remedy)
         if with_torch and room.free < COMFORTABLE:
             said.append(f"{have}; a large build needs more")
     return said

@@ -394,14 +394,18 @@ def _parsed(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path.name} cannot be read: {error}") from error
+        hint = f"{path} has to be a file that you may read, in UTF-8."
+        raise SettingsError(f"{path.name} cannot be read: {error}", code="SEB-1001", hint=hint) from error
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path.name} is not valid TOML: {error}") from error
+        hint = f"Correct {path} there: text is written in quotes, a list in [ ]."
+        raise SettingsError(f"{path.name} is not valid TOML: {error}", code="SEB-1002", hint=hint) from error
 
 
 def _table(value: object, name: str, path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise SettingsError(f"{name} in {path.name} is {_shown(value)}, but it must be a table")
+        message = f"{name} in {path.name} is {_shown(value)}, but it must be a table"
+        hint = f"Write [{name}] on a line of its own, and below it a line `setting = value` for each setting."
+        raise SettingsError(message, code="SEB-1003", hint=hint)
     return value
 
 
@@ -410,7 +414,7 @@ def _file_values(path: Path) -> Iterator[_Given]:
     for name in tools:
         if name != TABLE and name.lower().replace("_", "-") == TABLE:
             message = f"[tool.{name}] in {path.name}: there is no such table"
-            raise SettingsError(message, hint=f"did you mean [tool.{TABLE}]?")
+            raise SettingsError(message, code="SEB-1004", hint=f"did you mean [tool.{TABLE}]?")
     for name, value in _flattened(_table(tools.get(TABLE, {}), f"tool.{TABLE}", path)):
         yield _Given(name, value, f"[tool.{TABLE}] {name} in {path.name}", "{name} = {toml}")
 
@@ -454,7 +458,8 @@ def _checked(given: _Given) -> object:
         return setting.kind.read(given.value)
     except ValueError:
         message = f"{given.source} is {_shown(given.value)}, but it must be {setting.kind.allowed}"
-        raise SettingsError(message, hint=setting.also.hint) from None
+        hint = setting.also.hint or f"Write another value there, or leave {setting.name} out for its default."
+        raise SettingsError(message, code="SEB-1005", hint=hint) from None
 
 
 def load(
@@ -515,7 +520,9 @@ def _unknown(given: _Given) -> SettingsError:
     if inside:
         names = ", ".join(setting.name for setting in inside)
         message = f"{given.source} is {_shown(given.value)}, but {given.name} is a table of settings"
-        return SettingsError(message, hint=f"write {given.spelled(inside[0])} (the settings are: {names})")
+        return SettingsError(
+            message, code="SEB-1007", hint=f"write {given.spelled(inside[0])} (the settings are: {names})"
+        )
     setting = _aliases().get(_closest(_plain(given.name), _aliases()))
     other = _closest(given.name, given.others)
     hint = "the settings are: " + ", ".join(schema())
@@ -523,4 +530,4 @@ def _unknown(given: _Given) -> SettingsError:
         hint = f"did you mean {given.spelled(setting)}?"
     elif other:
         hint = f"did you mean {other}?"
-    return SettingsError(f"{given.source}: there is no such setting", hint=hint)
+    return SettingsError(f"{given.source}: there is no such setting", code="SEB-1006", hint=hint)

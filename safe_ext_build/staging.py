@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .report.account import Account
     from .report.record import Outcome
 
+_WRITABLE = "Make it yours to write, or build from a copy of it; or free room where temporary files go."
 SHIMS_VARIABLE = "SAFE_EXT_BUILD_SHIMS"
 # In a hook's place: a command of the user's own.
 COMMAND = "command"
@@ -76,7 +77,7 @@ def run(scene: Scene) -> Any:
         project = scene.project
         history = History(cache / "history.sqlite")
         outcome: Outcome = "failed"
-        error = ""
+        error: Exception | None = None
         try:
             with workspace.writing(place.path):
                 if scene.compiles:
@@ -88,7 +89,7 @@ def run(scene: Scene) -> Any:
             outcome = "built"
             return result
         except Exception as reason:
-            error = str(reason)
+            error = reason
             raise
         finally:
             _conclude(place, account, history, outcome, error)
@@ -102,7 +103,8 @@ def run_command(scene: Scene, command: list[str]) -> tuple[int, int]:
     root = workspace.root(scene.settings.workspace.dir, dict(os.environ))
     with hook.Signals() as signals:
         place = workspace.create(root, shim_roots())
-        status, number, error = 1, 0, ""
+        status, number = 1, 0
+        error: Exception | None = None
         try:
             with workspace.writing(place.path):
                 _write_history(history.lookup_all(scope(scene.project)), place)
@@ -110,7 +112,7 @@ def run_command(scene: Scene, command: list[str]) -> tuple[int, int]:
                 tree = _with_nvcc_on_path(tree) if scene.cuda else tree
             status, number = hook.run_program(command, tree, place, signals)
         except Exception as reason:
-            error = str(reason)
+            error = reason
             raise
         finally:
             failed: Outcome = "interrupted" if number else "failed"
@@ -134,7 +136,9 @@ def _with_nvcc_on_path(tree: hook.Tree) -> hook.Tree:
     return replace(tree, environ={**tree.environ, "PATH": path})
 
 
-def _conclude(place: Workspace, account: Account | None, history: History, outcome: Outcome, error: str) -> None:
+def _conclude(
+    place: Workspace, account: Account | None, history: History, outcome: Outcome, error: Exception | None
+) -> None:
     """After a build: clear its workspace away, say what it has cost, and remember it."""
     seen = list(events.read(place.path / "events.jsonl"))
     place.remove()
@@ -199,7 +203,8 @@ def _ground(scene: Scene, place: Workspace) -> Path:
         return preflight.copy(project, place.path / "copy")
     except shutil.Error as error:
         _, _, reason = error.args[0][0]
-        raise PlaceError(f"{project} cannot be written, nor copied to be built elsewhere: {reason}") from error
+        what = f"{project} cannot be written, nor copied to be built elsewhere: {reason}"
+        raise PlaceError(what, code="SEB-4001", hint=_WRITABLE) from error
 
 
 def _tree(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.Tree:

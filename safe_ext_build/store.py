@@ -69,6 +69,7 @@ def _made(build_dir: Path) -> Path:
     except OSError as error:
         raise SettingsError(
             f"build-dir is {build_dir}, which cannot be made: {error.strerror}",
+            code="SEB-4006",
             hint="Name a directory that you can write.",
         ) from error
     return build_dir

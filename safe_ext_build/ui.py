@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TextIO
 
-from .errors import SafeExtBuildError
+from .errors import CompileFailed, SafeExtBuildError
 
 PREFIX = "safe-ext-build: "
 _RED, _YELLOW, _RESET = "\x1b[31m", "\x1b[33m", "\x1b[0m"
@@ -45,6 +45,9 @@ def warn(text: str) -> None:
 
 def show_error(error: SafeExtBuildError) -> None:
     """Show an expected failure and its way out."""
-    _write("error:", str(error), _RED)
-    for line in error.hint.splitlines():
+    _write(f"error[{error.code}]:", str(error), _RED)
+    hint = error.hint
+    if not hint and not isinstance(error, CompileFailed):  # what a compiler says is to stay the last
+        hint = f"`safe-ext-build explain {error.code}` says what to do"
+    for line in hint.splitlines():
         _write("hint:", line, _YELLOW)

@@ -20,7 +20,7 @@ FACTS = TorchFacts("2.14.1", "13.0", None, Path("/torch"), 20)
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def refuse(*_: object) -> host.Host:
-        raise ToolkitError("gcc 99 does not fit", hint="install another")
+        raise ToolkitError("gcc 99 does not fit", code="SEB-2104", hint="install another")
 
     monkeypatch.setattr(host, "fit_host", refuse)
     monkeypatch.chdir(tmp_path)

@@ -31,13 +31,14 @@ _ASK = "Open an issue with this output."
 @dataclass(frozen=True)
 class Finding:
     """One thing that was looked at. `fix`: what to do about a problem. `values`: the same for programs; sizes in
-    bytes."""
+    bytes. `code`: the id of the error that a build would end with."""
 
     topic: str
     text: str
     status: Status = "ok"
     fix: str = ""
     values: Mapping[str, str | int | None] = field(default_factory=dict)
+    code: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def _guarded(topic: str, action: Callable[[], Iterable[Finding]]) -> list[Findin
 
 
 def problem(topic: str, error: SafeExtBuildError) -> Finding:
-    return Finding(topic, str(error), "problem", error.hint)
+    return Finding(topic, str(error), "problem", error.hint, code=error.code)
 
 
 def read_settings(project: Path, environ: Mapping[str, str]) -> tuple[Settings, list[Finding]]:
@@ -188,7 +189,7 @@ def _without_toolkit(surveyed: Survey, torch: Torch) -> Iterator[Finding]:
         yield Finding("toolkit", advice.NO_COMPILER, "problem", torch.how_to_install())
     elif surveyed.error:
         text = str(surveyed.error).partition("; looked at:")[0]
-        yield Finding("toolkit", text, "problem", surveyed.error.hint)
+        yield Finding("toolkit", text, "problem", surveyed.error.hint, code=surveyed.error.code)
     elif surveyed.choice and (line := rank.lacking_line(surveyed.choice.toolkit, "")):
         yield Finding("toolkit", line.removesuffix("; "), "problem", torch.how_to_install())
 

@@ -70,7 +70,8 @@ def _entry(finding: Finding) -> Iterator[str]:
     indent = " " * (_COLUMN + 2)
     mark = printing.paint(word, color) + " " * (_COLUMN - len(word))
     # Folded without the colours, which have no width.
-    yield _line(f"  {word:{_COLUMN}}{finding.text}", indent).replace(f"  {word:{_COLUMN}}", f"  {mark}", 1)
+    code = f" [{finding.code}]" if finding.code else ""
+    yield _line(f"  {word:{_COLUMN}}{finding.text}{code}", indent).replace(f"  {word:{_COLUMN}}", f"  {mark}", 1)
     for line in finding.fix.splitlines():
         yield _line(f"{indent}fix: {line}", indent + " " * 5)
 

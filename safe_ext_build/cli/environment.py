@@ -50,7 +50,11 @@ class BuildEnvironment:
         command = [str(target.python), "-I", "-m", "venv", "--without-pip", str(prefix)]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
         if done.returncode:
-            raise SafeExtBuildError(f"{target.python} cannot make a virtual environment: {done.stderr.strip()}")
+            raise SafeExtBuildError(
+                f"{target.python} cannot make a virtual environment: {done.stderr.strip()}",
+                code="SEB-8013",
+                hint="Distributions keep that in a package of its own: apt install python3-venv.",
+            )
         (packages,) = prefix.glob("lib/python*/site-packages")
         # Of exactly this version: what an index has under our name may be another one.
         ours = Path(__file__).parents[1]
@@ -76,6 +80,7 @@ class BuildEnvironment:
         if status := session.supervised(command):
             raise SafeExtBuildError(
                 f"pip could not install what the build needs (exit status {status}; its message is above)",
+                code="SEB-8014",
                 hint="The requirements are those of build-system.requires, --with, and safe-ext-build itself.",
             )
 
@@ -94,6 +99,7 @@ def own_requirements() -> list[str]:
     except PackageNotFoundError:
         raise SafeExtBuildError(
             f"{_US} is not installed in {sys.prefix}, so what it requires is not known",
+            code="SEB-8015",
             hint="Install it: python -m pip install 'safe-ext-build[cli]'",
         ) from None
     return [*(text for text in ours if "extra ==" not in text), *_UNDECLARED]
@@ -135,7 +141,11 @@ def without_lent(requirements: Iterable[str], lent: Lent) -> tuple[list[str], li
         try:
             requirement = Requirement(text)
         except InvalidRequirement as error:
-            raise SafeExtBuildError(f"{text!r} in build-system.requires is no requirement: {error}") from None
+            raise SafeExtBuildError(
+                f"{text!r} in build-system.requires or --with is no requirement: {error}",
+                code="SEB-1013",
+                hint="Write NAME, or NAME and a version, such as numpy>=2.",
+            ) from None
         name = canonicalize_name(requirement.name)
         version = lent.versions.get(name)
         met = version is not None and _meets(version, requirement)

@@ -41,10 +41,13 @@ def fetch(package: str, target: Target, place: Path) -> Path:
         requirement = Requirement(package)
     except InvalidRequirement:
         raise FetchError(
-            f"{package!r} is neither a requirement nor a path", hint="Write NAME, NAME==VERSION, or ./DIRECTORY."
+            f"{package!r} is neither a requirement nor a path",
+            code="SEB-8101",
+            hint="Write NAME, NAME==VERSION, or ./DIRECTORY.",
         ) from None
     if requirement.url:
-        raise FetchError(f"{package}: URLs are not fetched", hint="Download it yourself, and name the file.")
+        hint = "Download it yourself, and name the file."
+        raise FetchError(f"{package}: URLs are not fetched", code="SEB-8102", hint=hint)
     finder = make_finder(pip_configuration(), requirement.name, target)
     return _download(finder, requirement, place)
 
@@ -60,7 +63,7 @@ def _download(finder: PackageFinder, requirement: Requirement, place: Path) -> P
         ui.say(f"sdist of {requirement.name} {found.best.version}: {found.best.link.redacted}")
         return download_link(finder.session, found.best.link, place)
     except expected as error:
-        raise FetchError(f"{requirement} cannot be fetched: {error}", hint=_WHERE) from error
+        raise FetchError(f"{requirement} cannot be fetched: {error}", code="SEB-8103", hint=_WHERE) from error
     finally:
         finder.session.close()  # type: ignore[attr-defined]
 
@@ -69,10 +72,15 @@ def _nothing(requirement: Requirement, versions: list[str]) -> FetchError:
     if not versions:
         return FetchError(
             f"no sdist of {requirement.name} was found",
+            code="SEB-8104",
             hint=f"Is the name right? {_WHERE}",
         )
     seen = ", ".join(dict.fromkeys(versions[:10]))
-    return FetchError(f"no sdist of {requirement} was found; there are versions {seen}")
+    return FetchError(
+        f"no sdist of {requirement} was found; there are versions {seen}",
+        code="SEB-8105",
+        hint=f"Name one of these ({requirement.name}=={versions[0]}), or no version for the newest.",
+    )
 
 
 def make_finder(options: Mapping[str, str], name: str, target: Target) -> PackageFinder:
@@ -82,12 +90,17 @@ def make_finder(options: Mapping[str, str], name: str, target: Target) -> Packag
         from unearth.auth import MultiDomainBasicAuth
         from unearth.fetchers import PyPIClient
     except ImportError:
-        raise FetchError("unearth is not installed, which fetches packages by name", hint=_INSTALL) from None
+        what = "unearth is not installed, which fetches packages by name"
+        raise FetchError(what, code="SEB-8016", hint=_INSTALL) from None
     offline = options.get("no-index", "").lower() in ("1", "true", "yes", "on")
     index = [] if offline else options.get("index-url", "").split()
     links = options.get("find-links", "").split()
     if offline and not links:
-        raise FetchError("pip's configuration has no-index and no find-links: there is nowhere to look")
+        raise FetchError(
+            "pip's configuration has no-index and no find-links: there is nowhere to look",
+            code="SEB-8106",
+            hint="Set PIP_FIND_LINKS to the directory with the sdists, or take no-index out (pip config list).",
+        )
     credentials = MultiDomainBasicAuth(prompting=False)
     session: Any = PyPIClient(**_connection(options), auth=credentials)
     finder = PackageFinder(

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from .. import ui
-from ..errors import SafeExtBuildError
+from ..errors import SafeExtBuildError, SupervisionError
 from ..machine.neighbours import Record, living
 from ..supervise import ending, workspace
 from ..supervise.ending import Outcome
@@ -51,9 +51,10 @@ def choose(records: list[Record], named: str | None) -> Record:
     which = f" whose id begins with {named}" if named else ""
     if not found:
         hint = "`safe-ext-build builds` lists those that run; --stale ends what lost ones left."
-        raise SafeExtBuildError(f"no build of yours runs here{which}", hint=hint)
+        raise SafeExtBuildError(f"no build of yours runs here{which}", code="SEB-5007", hint=hint)
     hint = "\n".join(f"{record.build}  {record.project}" for record in found)
-    raise SafeExtBuildError(f"{len(found)} builds of yours run here{which}: name one, or say --all", hint=hint)
+    what = f"{len(found)} builds of yours run here{which}: name one, or say --all"
+    raise SafeExtBuildError(what, code="SEB-5008", hint=hint)
 
 
 def _end(record: Record) -> Outcome:
@@ -68,7 +69,9 @@ def _report(outcome: Outcome) -> int:
     count = outcome.ended
     ended = f"{count} {'process' if count == 1 else 'processes'} ended"
     if outcome.left:
-        ui.warn(f"build {outcome.build} is not all clear: {ended}, but {'; '.join(outcome.left)}")
+        what = f"build {outcome.build} is not all clear: {ended}, but {'; '.join(outcome.left)}"
+        hint = "Give the command once more; what waits for a disk or a network ends when that answers."
+        ui.show_error(SupervisionError(what, code="SEB-5009", hint=hint))
         return 1
     ui.say(f"build {outcome.build} is all clear: {ended}, workspace removed")
     return 0

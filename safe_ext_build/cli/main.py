@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from .. import __version__, ui
 from ..errors import SafeExtBuildError
-from . import builds, completion, doctor, history, kill, plan, report, wheel
+from . import builds, completion, doctor, explain, history, kill, plan, report, wheel
 from . import run as run_
 
 
@@ -31,13 +32,24 @@ COMMANDS: tuple[Command, ...] = (
     plan,
     report,
     history,
+    explain,
     completion,
 )
 
 
+class _Parser(argparse.ArgumentParser):
+    """Shows wrong arguments as any error of ours. Its commands are parsers of the same kind."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        error = SafeExtBuildError(message, code="SEB-8001", hint=f"`{self.prog} --help` shows what may be given.")
+        ui.show_error(error)
+        sys.exit(2)
+
+
 def parser() -> argparse.ArgumentParser:
     """All commands with their arguments; what is parsed has `run`, the command's function."""
-    result = argparse.ArgumentParser(prog="safe-ext-build", description="Builds PyTorch CUDA extensions.")
+    result = _Parser(prog="safe-ext-build", description="Builds PyTorch CUDA extensions.")
     result.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = result.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:

@@ -64,7 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Decide as a build would, and print it. Raises what the build would end with."""
     directory = Path(arguments.directory)
     if not directory.is_dir():
-        raise SafeExtBuildError(f"{directory} is no directory", hint="Name the directory of a project.")
+        hint = "Name the directory of a project."
+        raise SafeExtBuildError(f"{directory} is no directory", code="SEB-8003", hint=hint)
     named = str(find_target(arguments.python).python) if arguments.python else ""
     with _standing_in(directory, named):
         outline = outline_of(read_options(arguments.options))
@@ -163,6 +164,7 @@ def document(outline: Outline) -> dict[str, Any]:
         "warnings": list(decided.warnings),
         "error": str(decided.obstacle or ""),
         "hint": decided.obstacle.hint if decided.obstacle else "",
+        "error_code": decided.obstacle.code if decided.obstacle else "",
         "torch": {"version": facts.version, "cuda": facts.cuda, "package": str(facts.package)} if facts else None,
         "toolkit": {"home": str(decided.cuda.home), "build": decided.cuda.build} if decided.cuda else None,
         "archs": decided.cuda.archs if decided.cuda else "",

@@ -28,7 +28,9 @@ def out(text: str) -> None:
         _let_go()
     except OSError as error:
         _let_go()
-        raise SafeExtBuildError(f"standard output cannot be written: {error.strerror}") from None
+        what = f"standard output cannot be written: {error.strerror}"
+        hint = "Send it to a place with room, or to a program that reads it."
+        raise SafeExtBuildError(what, code="SEB-8011", hint=hint) from None
 
 
 def _let_go() -> None:

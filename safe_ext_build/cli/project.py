@@ -36,6 +36,7 @@ class Project:
         if not file.is_file() and not (source / "setup.py").is_file():
             raise SafeExtBuildError(
                 f"{source} has neither pyproject.toml nor setup.py",
+                code="SEB-1012",
                 hint="Is the project in a directory below it? Name that one.",
             )
         system = _build_system(file)
@@ -43,7 +44,11 @@ class Project:
         path = system.get("backend-path", [])
         backend = system.get("build-backend", _LEGACY)
         if not (_is_list(requires) and _is_list(path) and isinstance(backend, str)):
-            raise SafeExtBuildError(f"[build-system] in {file.name} is not as PEP 517 and PEP 518 say")
+            raise SafeExtBuildError(
+                f"[build-system] in {file} is not as PEP 517 and PEP 518 say",
+                code="SEB-1011",
+                hint="`requires` and `backend-path` are lists of texts in quotes, `build-backend` is one text.",
+            )
         return cls(source, tuple(requires), backend, tuple(path))
 
     def with_backend(self, options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
@@ -64,7 +69,11 @@ def _build_system(file: Path) -> dict[str, Any]:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        raise SafeExtBuildError(f"{file.name} cannot be read: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        hint = f"{file} has to be a file that you may read, in UTF-8."
+        raise SafeExtBuildError(f"{file.name} cannot be read: {error}", code="SEB-1001", hint=hint) from error
+    except tomllib.TOMLDecodeError as error:
+        hint = f"Correct {file} there."
+        raise SafeExtBuildError(f"{file.name} is not valid TOML: {error}", code="SEB-1002", hint=hint) from error
     system = document.get("build-system", {})
     return system if isinstance(system, dict) else {}

@@ -51,12 +51,14 @@ def read(build: str, cache: Path) -> Record:
         return shelf.load(Path(build) if is_file(build) else shelf.find(cache, build))
     except FileNotFoundError as error:
         if is_file(build):
-            raise SafeExtBuildError(f"{build} does not exist", hint=_HINT) from None
-        raise SafeExtBuildError(printing.shareable(str(error)), hint=_others(cache)) from None
+            raise SafeExtBuildError(f"{build} does not exist", code="SEB-8006", hint=_HINT) from None
+        what = printing.shareable(str(error))
+        raise SafeExtBuildError(what, code="SEB-8007", hint=_others(cache)) from None
     except OSError as error:
-        raise SafeExtBuildError(f"{error.filename} cannot be read: {error.strerror}") from None
+        what = f"{error.filename} cannot be read: {error.strerror}"
+        raise SafeExtBuildError(what, code="SEB-8008", hint="Name a file that you may read.") from None
     except ValueError as error:
-        raise SafeExtBuildError(str(error), hint="Name the JSON record of a build.") from None
+        raise SafeExtBuildError(str(error), code="SEB-8009", hint="Name the JSON record of a build.") from None
 
 
 def is_file(build: str) -> bool:
@@ -75,5 +77,5 @@ def _write(record: Record, out: Path) -> None:
         shelf.export(record, page)
     except OSError as error:
         what = f"{page} cannot be written: {error.strerror}"
-        raise SafeExtBuildError(what, hint="Name another file.") from None
+        raise SafeExtBuildError(what, code="SEB-8010", hint="Name another file.") from None
     ui.say(f"report: {page}")

@@ -49,7 +49,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> arg
 def run(arguments: argparse.Namespace) -> int:
     """Run it; returns its exit status, or dies by its signal."""
     if platform.system() != "Linux":
-        raise SafeExtBuildError("`safe-ext-build run` needs Linux", hint="Elsewhere, run the command as it is.")
+        what = "`safe-ext-build run` needs Linux"
+        raise SafeExtBuildError(what, code="SEB-5012", hint="Elsewhere, run the command as it is.")
     program = _program(arguments.command[0])
     chosen, _ = settings.load(Path.cwd(), read_options(arguments.options), os.environ)
     with store.using(workspace.cache_root(dict(os.environ))):
@@ -64,7 +65,8 @@ def _program(name: str) -> Path:
     """The program that a word stands for. Raises SafeExtBuildError when there is none."""
     found = shutil.which(name)
     if found is None:
-        raise SafeExtBuildError(f"there is no command {name}", hint="Write `safe-ext-build run -- COMMAND...`.")
+        hint = "Write `safe-ext-build run -- COMMAND...`."
+        raise SafeExtBuildError(f"there is no command {name}", code="SEB-8002", hint=hint)
     return Path(found).absolute()
 
 

@@ -122,7 +122,8 @@ class Hooks:
         try:
             from pyproject_hooks import BuildBackendHookCaller
         except ImportError:
-            raise SafeExtBuildError("pyproject-hooks is not installed", hint=_INSTALL) from None
+            what = "pyproject-hooks is not installed, which calls a package's build backend"
+            raise SafeExtBuildError(what, code="SEB-8016", hint=_INSTALL) from None
         self._environ = environ
         self._caller = BuildBackendHookCaller(
             str(source), backend, runner=self._run, python_executable=str(python)

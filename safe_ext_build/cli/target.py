@@ -30,7 +30,9 @@ def find_target(named: str | None) -> Target:
     python = _python(named) if named else Path(sys.executable)
     environment = ask(python, os.environ)
     if environment is None:
-        raise SafeExtBuildError(f"--python is {named}, which does not run as a Python", hint="Name another one.")
+        what = f"--python is {named}, which does not run as a Python"
+        hint = "Name a python program (/path/to/env/bin/python), or the directory of a virtual environment."
+        raise SafeExtBuildError(what, code="SEB-3004", hint=hint)
     return Target(python, environment, bool(named))
 
 

@@ -18,15 +18,19 @@ class SdistError(SafeExtBuildError):
 def unpack(archive: Path, place: Path) -> Path:
     """Unpack an sdist into `place`, which is made; returns its one directory. Raises SdistError."""
     if archive.suffix == ".whl":
-        raise SdistError(f"{archive.name} is a wheel already", hint="Install it, or name its sdist.")
+        what = f"{archive.name} is a wheel already"
+        raise SdistError(what, code="SEB-8201", hint="Install it, or name its sdist.")
     if not archive.is_file():
-        raise SdistError(f"{archive} does not exist", hint="Name a package, an sdist or a directory (./DIR).")
+        hint = "Name a package, an sdist or a directory (./DIR)."
+        raise SdistError(f"{archive} does not exist", code="SEB-8202", hint=hint)
     place.mkdir()
     try:
         _extract(archive, place)
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, ValueError) as error:
         raise SdistError(
-            f"{archive.name} cannot be unpacked: {error}", hint="It is damaged or hostile: fetch it again."
+            f"{archive.name} cannot be unpacked: {error}",
+            code="SEB-8203",
+            hint="It is damaged or hostile, or the disk is full: fetch it again from where you trust it.",
         ) from error
     return _only_directory(archive, place)
 
@@ -59,6 +63,7 @@ def _only_directory(archive: Path, place: Path) -> Path:
         names = ", ".join(path.name for path in found[:5]) or "nothing"
         raise SdistError(
             f"{archive.name} is no sdist: at its top stands {names}, where an sdist has one directory",
+            code="SEB-8204",
             hint="Name the sdist of a package (NAME-VERSION.tar.gz), or its directory.",
         )
     return found[0]

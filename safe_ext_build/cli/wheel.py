@@ -42,7 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     options = read_options(arguments.options)
     out = Path(arguments.out)
     if out.exists() and not out.is_dir():
-        raise SafeExtBuildError(f"--out {out} is no directory", hint="Name a directory, which need not exist.")
+        hint = "Name a directory, which need not exist."
+        raise SafeExtBuildError(f"--out {out} is no directory", code="SEB-8004", hint=hint)
     target = find_target(arguments.python)
     with session.scratch() as place:
         source = _source(arguments.package, target, place)
@@ -64,7 +65,7 @@ def read_options(given: list[str]) -> dict[str, Any]:
     for text in given:
         key, equals, value = text.partition("=")
         if not equals:
-            raise SafeExtBuildError(f"-C {text} has no value", hint=f"Write -C {key}=VALUE.")
+            raise SafeExtBuildError(f"-C {text} has no value", code="SEB-1010", hint=f"Write -C {key}=VALUE.")
         before = result.get(key)
         many = [*(before if isinstance(before, list) else [before]), value]
         result[key] = value if before is None else many
@@ -96,7 +97,8 @@ def _build(project: Project, options: dict[str, Any], environment: BuildEnvironm
         name: str = hooks.call("build_wheel", wheel_directory=str(wheels), config_settings=options)
     except session.HookFailed as error:
         if error.reason:
-            raise BuildFailed(error.reason) from None
+            hint = "Start it again: finished objects are kept and used again."
+            raise BuildFailed(error.reason, code="SEB-5003", hint=hint) from None
         return None
     return wheels / name
 
@@ -111,6 +113,7 @@ def _deliver(wheel: Path, out: Path) -> Path:
     except OSError as error:
         raise BuildFailed(
             f"the wheel was built, but cannot be written to {out}: {error.strerror}",
+            code="SEB-8005",
             hint="Name another directory: --out DIR.",
         ) from error
     finally:

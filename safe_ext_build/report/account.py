@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import __version__, ui
+from ..errors import SafeExtBuildError
 from ..events import Event
 from ..machine import Machine, read_machine
 from ..plan import BuildPlan
@@ -39,7 +40,9 @@ class Account:
     began: float = field(default_factory=time.monotonic)
     started: str = field(default_factory=_now)
 
-    def settle(self, id: str, events: Sequence[Event], outcome: record.Outcome, error: str = "") -> None:
+    def settle(
+        self, id: str, events: Sequence[Event], outcome: record.Outcome, error: Exception | None = None
+    ) -> None:
         """Write the record, and say where, if that matters. Without a compile there is one only if asked for.
 
         Whatever goes wrong here, the build stays what it was.
@@ -57,7 +60,9 @@ class Account:
         if line:
             say(line)
 
-    def _record(self, id: str, events: Sequence[Event], outcome: record.Outcome, error: str) -> record.Record:
+    def _record(
+        self, id: str, events: Sequence[Event], outcome: record.Outcome, error: Exception | None
+    ) -> record.Record:
         context = record.Context(
             version=__version__,
             id=id,
@@ -70,7 +75,8 @@ class Account:
             machine=_computer(self.machine),
         )
         home = os.path.expanduser("~")  # noqa: PTH111 - where there is none, Path raises
-        return record.make(events, context, time.monotonic(), outcome, error, home)
+        code = error.code if isinstance(error, SafeExtBuildError) else ""
+        return record.make(events, context, time.monotonic(), outcome, str(error or ""), home, code)
 
 
 def _keep_silent(line: str) -> None: ...

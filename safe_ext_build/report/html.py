@@ -40,7 +40,7 @@ def to_html(record: Record) -> str:
         headline=text(f"{_ENDS[record.outcome]} in {words.duration(record.seconds)}".replace("after in", "after")),
         outcome=record.outcome,
         against=_against(record),
-        error=f'<p class="error" role="note">{text(record.error)}</p>' if record.error else "",
+        error=_error(record),
         figures="".join(_figures(record)),
         bounds=pictures.bounds(record) if record.runs else "",
         advice="".join(f"<li>{text(line)}</li>" for line in advise(record)),
@@ -51,6 +51,13 @@ def to_html(record: Record) -> str:
         environment=_environment(record),
         foot=text(f"safe-ext-build {record.version} · build {record.id} · record schema {record.schema}"),
     )
+
+
+def _error(record: Record) -> str:
+    if not record.error:
+        return ""
+    label = f"<strong>{text(record.error_code)}</strong> " if record.error_code else ""
+    return f'<p class="error" role="note">{label}{text(record.error)}</p>'
 
 
 def _asset(name: str) -> str:

@@ -210,6 +210,8 @@ class Record:
     """Memory over time: at most 1,500 looks."""
     pauses: tuple[Pause, ...]
     """The times in which compiles were held still."""
+    error_code: str = ""
+    """The id of that error in [the list of errors](errors.md), such as `SEB-6001`; empty where it has none."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +238,13 @@ def planned(plan: BuildPlan, toolkit: str, torch: str, settings: Mapping[str, Se
 
 
 def make(
-    events: Sequence[Event], context: Context, ended: float, outcome: Outcome, error: str = "", home: str = ""
+    events: Sequence[Event],
+    context: Context,
+    ended: float,
+    outcome: Outcome,
+    error: str = "",
+    home: str = "",
+    error_code: str = "",
 ) -> Record:
     """The record of a build. `home` (the home directory) is written as `~` wherever it occurs."""
     runs = _runs(events, context, ended)
@@ -260,6 +268,7 @@ def make(
         runs_left_out=len(runs) - len(kept),
         samples=tuple(_thinned(samples)),
         pauses=tuple(_pauses(events, context.began, ended)),
+        error_code=error_code,
     )
     return without_home(record, home)
 

@@ -20,7 +20,7 @@ def to_text(record: Record) -> Iterator[str]:
     yield f"{record.project}: {_ENDS[record.outcome]} {words.duration(record.seconds)}"
     yield f"{record.hook}, {started}, build {record.id}, safe-ext-build {record.version}"
     if record.error:
-        yield f"error: {record.error}"
+        yield f"{words.error_label(record.error_code)} {record.error}"
     yield from _figures(record)
     yield ""
     yield "What to do next"

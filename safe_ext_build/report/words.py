@@ -49,6 +49,11 @@ def name(source: str, longest: int = 60) -> str:
     return source if len(source) <= longest else f"…{source[1 - longest :]}"
 
 
+def error_label(code: str) -> str:
+    """What stands before an error: `error[SEB-6001]:`, or `error:` for one that has no id."""
+    return f"error[{code}]:" if code else "error:"
+
+
 def without_home(text: str, home: str) -> str:
     """The text with `~` for the home directory."""
     if not home.strip("/"):

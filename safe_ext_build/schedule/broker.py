@@ -73,12 +73,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Failure:
-    """The first compile that failed: what the build ends with."""
+    """The first compile that failed: what the build ends with. `situation`: its id, where it is known here."""
 
     source: str
     code: int
     error: str
     memory: bool = False
+    situation: str = ""
 
 
 @dataclass(frozen=True)
@@ -230,9 +231,10 @@ class Broker:
 
     def _refuse(self, job: Job, error: str) -> None:
         """End a compile that cannot succeed, as its compiler would have."""
-        self.send(job.connection, [b"say", os.fsencode(f"{PREFIX}error: {job.name}: {error}\n")])
+        situation = "SEB-6005"
+        self.send(job.connection, [b"say", os.fsencode(f"{PREFIX}error[{situation}]: {job.name}: {error}\n")])
         job.exit_code = 1
-        self._fail(job, Failure(job.name, 1, error))
+        self._fail(job, Failure(job.name, 1, error, situation=situation))
 
     def _features(self, parsed: commands.CompileJob, cwd: str, words: list[str]) -> Features:
         compiler = self.naming.compilers.get("cuda" if parsed.cuda else "host", "")

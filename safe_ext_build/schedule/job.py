@@ -355,7 +355,7 @@ def main() -> None:
     try:
         lease = Lease(path)
     except OSError:
-        write(2, b"safe-ext-build: the build that this compile belongs to is over\n")
+        write(2, b"safe-ext-build: error[SEB-5011]: the build that this compile belongs to is over\n")
         os._exit(1)
     signals = Signals()
     get = os.environb.get

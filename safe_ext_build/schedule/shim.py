@@ -111,7 +111,7 @@ def main() -> None:
     try:
         lease = Lease(config.socket)
     except OSError:
-        write(2, b"safe-ext-build: the build that this ninja belongs to is over\n")
+        write(2, b"safe-ext-build: error[SEB-5011]: the build that this ninja belongs to is over\n")
         sys.exit(1)
     with contextlib.ExitStack() as stack:
         ready = _prepare(config, arguments, stack)

@@ -22,12 +22,18 @@ def load(name: str, path: Sequence[str], project: Path) -> Any:
     if places and not any(place in found.parents for place in places):
         raise BuildFailed(
             f"the backend {module_name} lies in {found.parent}, not in backend-path ({', '.join(path)})",
-            hint="PEP 517 wants a backend that is part of the project to be found in its backend-path.",
+            code="SEB-1014",
+            hint="Name the directory that holds it in backend-path, or leave backend-path out if it is installed.",
         )
     result: Any = module
     for attribute in filter(None, attributes.split(".")):
         result = getattr(result, attribute)
     return result
+
+
+def hook_hint(backend: str) -> str:
+    """What to do when a backend does not have the hook that is asked for."""
+    return f"Ask for a wheel instead of an editable install, or for a newer {backend.partition('.')[0]}."
 
 
 def _imported(name: str) -> Any:
@@ -38,5 +44,6 @@ def _imported(name: str) -> Any:
             raise  # it is there, and misses something else
         raise BuildFailed(
             f"the backend {name} is not installed where the build runs",
+            code="SEB-1015",
             hint=f"List the package that brings {name} in build-system.requires (without isolation: install it).",
         ) from None

@@ -16,9 +16,10 @@ from typing import Any
 from ..errors import SafeExtBuildError
 from ..schedule.shim import MISSING
 from .backend import load
+from .blame import AGAIN
 from .linux import set_name
 from .protocol import FAILED
-from .reasons import Project, hint_for
+from .reasons import Project, cause_of
 
 
 def main() -> None:
@@ -52,18 +53,20 @@ def _answer(request: dict[str, Any], explained: Sequence[Path]) -> dict[str, Any
             gather.record(request["check"], request, value, explained[0].parent)
         return {"value": value}
     except SafeExtBuildError as error:
-        return {"error": str(error), "hint": error.hint}
+        return {"error": str(error), "code": error.code, "hint": error.hint}
     except SystemExit as error:
         status = f"exit status {error.code}" if isinstance(error.code, int) else error.code or "no reason given"
-        return {"error": f"the setup script gave up: {status}", "hint": _hint(error, request)}
+        return {"error": f"the setup script gave up: {status}", **_cause(error, request, "SEB-6102")}
     except KeyboardInterrupt:
-        return {"error": "interrupted"}
+        return {"error": "the build was interrupted", "code": "SEB-5003", "hint": AGAIN}
     except BaseException as error:
         if not any(flag.exists() for flag in explained):
             # A compiler's own words are the last that a user should see; of all else the traceback is shown.
             traceback.print_exc()
-        return {"error": f"{type(error).__name__}: {error}", "hint": _hint(error, request)}
+        return {"error": f"{type(error).__name__}: {error}", **_cause(error, request, "SEB-6101")}
 
 
-def _hint(error: BaseException, request: dict[str, Any]) -> str:
-    return hint_for(error, Project.read(Path(request["cwd"])))
+def _cause(error: BaseException, request: dict[str, Any], otherwise: str) -> dict[str, str]:
+    """The id of an error of the setup script and what to do; `otherwise` is its id where no cause is known."""
+    cause = cause_of(error, Project.read(Path(request["cwd"])))
+    return {"code": cause.code, "hint": cause.hint} if cause else {"code": otherwise, "hint": ""}

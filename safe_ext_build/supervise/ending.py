@@ -29,13 +29,13 @@ from .processes import (
     send,
     snapshot,
 )
+from .protocol import ASKED_TO_END
 from .registry import Line
 from .workspace import abandoned, remove_if_free
 
 PATIENCE = 5.0
 """Seconds for a supervisor, and then for its hook process, to do what they should; they promise three."""
 _PAUSE = 0.02
-_REASON = "`safe-ext-build kill` was asked to end it"
 SUPERVISOR = "seb-super"
 
 
@@ -60,11 +60,12 @@ def end(build: str, workspace: Path) -> Outcome:
         if os.getpid() in ours or os.environ.get(ID_VARIABLE) == build:
             raise SupervisionError(
                 f"this command runs inside build {build}, and would end itself",
+                code="SEB-5006",
                 hint="Give it in another terminal.",
             )
         if supervisor.state in "Tt":
             send(supervisor, signal.SIGCONT)
-        line.end(_REASON)
+        line.end(ASKED_TO_END)
         _wait_for(supervisor)
         _note(ours, supervisor, build)
     if supervisor and _lives(supervisor):

@@ -19,16 +19,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from ..errors import BuildFailed, CompileFailed, HookMissing, SupervisionError
+from ..errors import BuildFailed, HookMissing, SupervisionError
 from ..schedule.shim import MISSING
 from . import blame, heartbeat, stall
+from .backend import hook_hint
 from .linux import is_subreaper, pidfd_open, set_subreaper
 from .processes import Process, descendants, end_all, marked, read, snapshot
 from .protocol import BUILDER_KILLED, CONTINUE, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
 from .workspace import Workspace, writing
 
 _BYTES = {getattr(signal, name): byte for byte, name in SIGNAL_BYTES.items()}
-MEMORY_HINT = "Compile for fewer GPU architectures (TORCH_CUDA_ARCH_LIST), set NVCC_THREADS=1, or add memory."
 _BOOTSTRAP = "import sys; sys.path.append({root!r}); from {module} import main; main()"
 
 
@@ -261,18 +261,18 @@ def _ended_by_itself(verdict: Verdict | None) -> Verdict:
     """The verdict on what has ended by itself; raises SafeExtBuildError for every other end."""
     if verdict is None:
         raise SupervisionError(
-            "the supervisor was killed, so the build was ended",
+            "the process that watches over the build was killed, so the build was ended",
+            code="SEB-5001",
             hint="Nothing of it is left running; start the build again, and finished objects are used again.",
         )
     if verdict.stuck:
         raise SupervisionError(
             f"the build has ended, but {', '.join(verdict.stuck)} is stuck in the kernel and cannot be killed",
+            code="SEB-5002",
             hint="Such a process waits for a disk or a network file system; it ends when that answers.",
         )
     if verdict.reason:
-        raise BuildFailed(
-            f"the build was stopped: {verdict.reason}", hint="Finished objects are kept and used again."
-        )
+        raise blame.stopped(verdict.reason)
     return verdict
 
 
@@ -281,16 +281,22 @@ def _answer(build: Build, verdict: Verdict, workspace: Workspace) -> Any:
         answer = json.loads((workspace.path / "result.json").read_text())
     except (OSError, ValueError):
         status = verdict.builder_status >> 8
-        raise BuildFailed(f"the setup script ended the process that ran it (exit status {status})") from None
+        raise BuildFailed(
+            f"the setup script ended the process that ran it (exit status {status})",
+            code="SEB-6103",
+            hint="What it said stands above; look for os._exit or exec in it, or in what it imports.",
+        ) from None
     if "value" in answer:
         return answer["value"]
     if "missing" in answer:
-        raise HookMissing(f"{build.backend} has no hook {build.hook}")
+        raise HookMissing(
+            f"{build.backend} has no hook {build.hook}", code="SEB-1016", hint=hook_hint(build.backend)
+        )
     if missing := _missing_sources(verdict, workspace):
         raise blame.missing_sources(missing, Path.cwd())
     if verdict.failure:
-        raise _compile_failure(verdict.failure)
-    raise BuildFailed(answer["error"], hint=answer.get("hint", ""))
+        raise blame.compile_failure(verdict.failure)
+    raise BuildFailed(answer["error"], code=answer["code"], hint=answer.get("hint", ""))
 
 
 def _missing_sources(verdict: Verdict, workspace: Workspace) -> list[str]:
@@ -301,13 +307,6 @@ def _missing_sources(verdict: Verdict, workspace: Workspace) -> list[str]:
         failure = verdict.failure
         missing = failure and blame.missing_to_compiler(failure["source"], failure["error"])
         return [failure["source"]] if failure and missing else []
-
-
-def _compile_failure(failure: dict[str, Any]) -> BuildFailed:
-    if failure["memory"]:
-        return BuildFailed(f"{failure['source']}: {failure['error']}", hint=MEMORY_HINT)
-    reason = failure["error"] or f"the compiler ended with exit status {failure['code']}"
-    return CompileFailed(blame.as_in_the_project(f"{failure['source']} does not compile: {reason}"))
 
 
 @contextlib.contextmanager

@@ -11,7 +11,8 @@ from typing import Any
 STOP, CONTINUE = b"S", b"C"
 SIGNAL_BYTES = {b"I": "SIGINT", b"T": "SIGTERM", b"H": "SIGHUP", b"Q": "SIGQUIT"}
 
-# Why a build is stopped: its builder, or the command that was to be run, has died by this signal.
+# Why a build is stopped: somebody has asked for it; its builder, or the command to be run, died by this signal.
+ASKED_TO_END = "`safe-ext-build kill` was asked to end it"
 BUILDER_KILLED = "the builder was killed by signal {}"
 # Stands in the workspace while it is known why the build fails: a compile has just failed, or it is stopped.
 FAILED = "compile-failed"

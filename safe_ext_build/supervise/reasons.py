@@ -44,6 +44,14 @@ _NOT_ON_PATH = (
 
 
 @dataclass(frozen=True)
+class Cause:
+    """What is behind an error: its id, and what to do."""
+
+    code: str
+    hint: str
+
+
+@dataclass(frozen=True)
 class Project:
     """What of a project tells why its setup script fails: its text, what lies beside it, what it was told."""
 
@@ -63,16 +71,16 @@ class Project:
         return cls(script, beside, os.environ.get("TORCH_CUDA_ARCH_LIST", ""), has_gpu)
 
 
-def hint_for(error: BaseException, project: Project) -> str:
-    """What to do about an error of a setup script; '' when nothing is known of it."""
+def cause_of(error: BaseException, project: Project) -> Cause | None:
+    """What is behind an error of a setup script; None when nothing is known of it."""
     for one in _causes(error):
         if isinstance(one, ModuleNotFoundError) and one.name:
             return _missing(one.name, project)
     if "Py_LIMITED_API" in str(error) and "Py_GIL_DISABLED" in str(error):
-        return _ABI3
+        return Cause("SEB-6107", _ABI3)
     if not project.has_gpu and _PROBES.search(project.script) and _ABOUT_GPUS.search(f"{error!r}"):
-        return _no_gpu(project)
-    return ""
+        return Cause("SEB-6108", _no_gpu(project))
+    return None
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -83,18 +91,19 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         one = one.__cause__ or (one.__context__ if isinstance(one, SystemExit) else None)
 
 
-def _missing(module: str, project: Project) -> str:
+def _missing(module: str, project: Project) -> Cause:
     root = module.partition(".")[0]
     if root == "pkg_resources":
-        return _PKG_RESOURCES
+        return Cause("SEB-6105", _PKG_RESOURCES)
     if root == "torch":
-        return ""  # which torch there is, and why, is said elsewhere
+        return Cause("SEB-6109", "")  # which torch there is, and why, is said elsewhere
     if root in project.beside:
-        return f"{root} {_NOT_ON_PATH}"
+        return Cause("SEB-6106", f"{root} {_NOT_ON_PATH}")
     name = _DISTRIBUTIONS.get(root, root.replace("_", "-"))
-    return (
+    return Cause(
+        "SEB-6104",
         f'the build needs {root}, which was not installed for it: add "{name}" to build-system.requires in '
-        f"pyproject.toml; without build isolation: python -m pip install {name}"
+        f"pyproject.toml; without build isolation: python -m pip install {name}",
     )
 
 

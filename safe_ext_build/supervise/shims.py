@@ -68,7 +68,7 @@ def real_ninja() -> Path:
     for path in (Path(str(place)).resolve() for place in found):
         if path.is_file() and not (why := why_it_does_not_run(path)):
             return path
-    raise SupervisionError(why, hint=NINJA_HINT)
+    raise SupervisionError(why, code="SEB-5010", hint=NINJA_HINT)
 
 
 def why_it_does_not_run(ninja: Path) -> str:

@@ -86,6 +86,7 @@ def create(root: Path, shim_roots: list[Path], *, clear: bool = True) -> Workspa
     except OSError as error:
         raise SupervisionError(
             f"cannot make a workspace in {root}: {error.strerror}",
+            code="SEB-4007",
             hint="Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory on a disk with room.",
         ) from error
     finally:
@@ -166,13 +167,19 @@ def _private_directory(path: Path) -> None:
     except OSError as error:
         raise SupervisionError(
             f"cannot use {path} for workspaces: {error.strerror}",
+            code="SEB-4008",
             hint="Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory that you can write.",
         ) from error
     if not stat.S_ISDIR(found.st_mode):  # in a directory that everybody may write to, a link leads anywhere
-        raise SupervisionError(f"{path} is no directory", hint="Remove it, or name another place.")
+        raise SupervisionError(
+            f"{path}, where temporary files are to go, is no directory",
+            code="SEB-4009",
+            hint="Remove it, or set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory of your own.",
+        )
     if found.st_uid != os.getuid():
         raise SupervisionError(
             f"{path} belongs to user {found.st_uid}, not to you (user {os.getuid()})",
+            code="SEB-4010",
             hint="Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory of your own.",
         )
     if stat.S_IMODE(found.st_mode) & 0o077:
@@ -215,6 +222,7 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         raise SupervisionError(
             f"cannot write to the workspace {path}: {error.strerror}",
+            code="SEB-4011",
             hint="Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory on a disk with room.",
         ) from error
 
@@ -306,6 +314,7 @@ def _place_shims(workspace: Workspace, others: list[Path]) -> None:
     workspace.remove()
     raise SupervisionError(
         f"no directory was found that can hold our shims (tried {tried})",
+        code="SEB-4012",
         hint="It must allow execution, and its path must be short (90 bytes) and without signs like : $ # and "
         "quotes: set workspace.dir.",
     )

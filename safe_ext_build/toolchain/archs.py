@@ -109,7 +109,8 @@ def normalise_archs(value: str, source: str) -> list[str]:
     for word in _SEPARATORS.split(re.sub(r"\s*\+\s*(?=ptx)", "+", plain, flags=re.IGNORECASE)):
         archs = _one(word) if word else []
         if archs is None:
-            raise SettingsError(f"{source} is {value!r}, in which {word!r} is no architecture", hint=_ALLOWED)
+            what = f"{source} is {value!r}, in which {word!r} is no architecture"
+            raise SettingsError(what, code="SEB-1008", hint=_ALLOWED)
         found += archs
     return _merged(found)
 
@@ -214,7 +215,7 @@ def _by_default(known: _Known, gpus: Sequence[str], prefix: str = "") -> tuple[s
         lines.append(f"{blame} does not know the GPU here, {gpu}: PTX of {usable[-1]} is built for it")
     archs = sorted(set(usable), key=_number)
     if not archs:
-        raise ToolkitError(f"nothing to compile for: {lines[-1]}", hint=_hint(known))
+        raise ToolkitError(f"nothing to compile for: {lines[-1]}", code="SEB-2008", hint=_hint(known))
     # As torch does it: PTX of the newest lets the result run on what comes later.
     value = ";".join([*archs[:-1], f"{archs[-1]}+PTX"])
     return value, lines or [f"{prefix}for the GPUs here: {value}"]
@@ -226,7 +227,7 @@ def _cut(archs: Sequence[str], source: str, known: _Known, lines: list[str]) -> 
     dropped = [f"{arch} ({who} does not know it)" for arch, who in objections.items() if who]
     if not kept:
         named = ", ".join(dropped) or "nothing"
-        raise ToolkitError(f"{source}: no architecture is left of {named}", hint=_hint(known))
+        raise ToolkitError(f"{source}: no architecture is left of {named}", code="SEB-2007", hint=_hint(known))
     if dropped:
         lines = [*lines, f"{source}: dropped {', '.join(dropped)}"]
     return ";".join(kept), lines

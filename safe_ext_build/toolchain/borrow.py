@@ -159,7 +159,8 @@ def decide(
     else:
         refusal = refuse(own, target)
     if refusal and named:
-        raise TorchError(f"{refusal}, but {why} says to build against it", hint=_NAMED_HINT)
+        what = f"{refusal}, but {why} says to build against it"
+        raise TorchError(what, code="SEB-3005", hint=_NAMED_HINT)
     if refusal or target.torch is None:
         return replace(_declared(own, refusal, tell=True), warning=_difference(own, target, why))
     borrowed = borrow(target, target.torch)

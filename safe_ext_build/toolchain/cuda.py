@@ -175,7 +175,7 @@ def _unusable(value: str, source: str, what: str) -> ToolkitError:
     instead = "write the directory that has bin/nvcc, such as /usr/local/cuda-13.0"
     if is_variable(source):
         instead = f"unset {_first(source)} to have the toolkit found, or {instead}"
-    return ToolkitError(f"{source} is {value!r}, which {what}", hint=instead)
+    return ToolkitError(f"{source} is {value!r}, which {what}", code="SEB-2001", hint=instead)
 
 
 def is_variable(source: str) -> bool:

@@ -248,7 +248,7 @@ def _provisioned(settings: Settings, torch: Torch, found: Sequence[Toolkit]) -> 
     fetched = [replace(one, explicit=False) for one in found if one.is_wheels and one not in named]
     if not named and not fetched:
         what = f"{always}, and the wheels of the compiler are not installed"
-        raise ToolkitError(what, hint=torch.how_to_install())
+        raise ToolkitError(what, code="SEB-2005", hint=torch.how_to_install())
     passed = [one for one in by_variable if not one.is_wheels]
     line = "".join(f"{one.origin} is {one.home}: not used, as {always}. " for one in passed)
     return (*named, *fetched), line

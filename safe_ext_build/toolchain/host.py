@@ -203,10 +203,12 @@ class _Search:
         path = self._find(f"{name}/gcc" if Path(name).is_dir() else name)  # nvcc takes a directory, too
         if path is None:
             where = "does not exist" if "/" in name else "is not on PATH"
-            raise ToolkitError(f"{source} is {text!r}, but {name} {where}", hint=_correct(source))
+            what = f"{source} is {text!r}, but {name} {where}"
+            raise ToolkitError(what, code="SEB-2101", hint=_correct(source))
         found = probe(Path(path), self.environ)
         if found is None:
-            raise ToolkitError(f"{source} is {text!r}, which tells no version", hint=_correct(source))
+            what = f"{source} is {text!r}, which tells no version"
+            raise ToolkitError(what, code="SEB-2102", hint=_correct(source))
         return found
 
     def _find(self, name: str) -> str | None:
@@ -287,7 +289,8 @@ def _usual(
         return _Choice(export(fitting), instead=fitting, why=why)
     if default:
         raise _misfit(what, default, objection, bounds, search)
-    raise ToolkitError(f"no C++ compiler that fits was found: {objection}, and no g++ or clang++", hint=_INSTALL)
+    what = f"no C++ compiler that fits was found: {objection}, and no g++ or clang++"
+    raise ToolkitError(what, code="SEB-2103", hint=_INSTALL)
 
 
 # The host half of CUDA sources
@@ -377,4 +380,5 @@ def _misfit(what: str, compiler: Compiler, objection: str, bounds: Bounds, searc
         else f"install {which}: apt install g++-{install}, dnf install gcc-toolset-{install}, or conda install -c "
         f"conda-forge gxx_linux-64={install}"
     )
-    return ToolkitError(f"{what}: {compiler.describe()} does not fit, as {objection}", hint=hint)
+    message = f"{what}: {compiler.describe()} does not fit, as {objection}"
+    return ToolkitError(message, code="SEB-2104", hint=hint)

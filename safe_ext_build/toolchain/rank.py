@@ -10,6 +10,7 @@ from typing import Literal
 from safe_ext_build.errors import ToolkitError
 
 from .cuda import Rejected, Toolkit
+from .torch import REINSTALL
 
 Mismatch = Literal["exact", "minor", "any"]
 
@@ -40,7 +41,7 @@ def choose(
     refused = next((one for one in rejected if one.candidate.required), None)
     if refused is not None:
         what = f"{refused.candidate.origin} is {refused.candidate.path}, which {refused.reason}"
-        raise ToolkitError(what, hint=_help(wanted, found, mismatch, None, install))
+        raise ToolkitError(what, code="SEB-2002", hint=_help(wanted, found, mismatch, None, install))
     named_toolkit = next((toolkit for toolkit in found if toolkit.explicit), None)
     pool = [named_toolkit] if named_toolkit else list(found)
     fitting = [toolkit for toolkit in pool if _fits(toolkit.version, wanted, mismatch)]
@@ -53,7 +54,7 @@ def choose(
 def _version(text: str) -> tuple[int, int]:
     numbers = re.match(r"(\d+)(?:\.(\d+))?", text)
     if numbers is None:
-        raise ToolkitError(f"torch names its CUDA {text!r}, which is no version", hint="reinstall torch")
+        raise ToolkitError(f"torch names its CUDA {text!r}, which is no version", code="SEB-3001", hint=REINSTALL)
     return int(numbers[1]), int(numbers[2] or 0)
 
 
@@ -115,7 +116,8 @@ def _no_match(
     if named is not None:
         what = f"{named.describe()} does not fit torch's CUDA {_text(wanted)} (cuda.mismatch is {mismatch!r})"
     tail = f"; looked at:{''.join(looked_at)}" if looked_at else _NOWHERE
-    return ToolkitError(what + tail, hint=_help(wanted, found, mismatch, named, install))
+    hint = _help(wanted, found, mismatch, named, install)
+    return ToolkitError(what + tail, code="SEB-2003" if named is None else "SEB-2004", hint=hint)
 
 
 _NOWHERE = "; there is none on PATH, under /usr/local, /opt or /usr/lib, in conda, or among the wheels"

@@ -158,14 +158,15 @@ def named_target(
     """
     hint = f"Set torch.runtime to a Python, or to the directory of an environment; {source} is {path}."
     if not path.exists():
-        raise TorchError(f"{source} is {path}, which does not exist", hint=hint)
+        raise TorchError(f"{source} is {path}, which does not exist", code="SEB-3002", hint=hint)
     choice = next(_in_prefix(path, source), None) if path.is_dir() else Choice(path, source)
     if choice is None:
-        raise TorchError(f"{source} is {path}, a directory without bin/python", hint=hint)
+        raise TorchError(f"{source} is {path}, a directory without bin/python", code="SEB-3003", hint=hint)
     process = read_process(parent, proc) or _unseen(environ, own)
     found = _answer(choice, process, environ, own)
     if found is None:
-        raise TorchError(f"{source} is {path}, but {choice.python} does not run as a Python", hint=hint)
+        what = f"{source} is {path}, but {choice.python} does not run as a Python"
+        raise TorchError(what, code="SEB-3004", hint=hint)
     return found, source
 
 

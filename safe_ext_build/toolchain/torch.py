@@ -11,6 +11,7 @@ from pathlib import Path
 from safe_ext_build.errors import TorchError
 
 _STANDARD = re.compile(r"#\s*error C\+\+(\d\d) or later")
+REINSTALL = "Install torch anew in that environment: python -m pip install --force-reinstall torch"
 _UNIFIED = re.compile(r"cu\d+")
 # Up to CUDA 12 each library's wheel has a directory of its own; what CUDA 13 puts into nvidia/cu13 may
 # still lie there from an older torch.
@@ -55,7 +56,7 @@ def read_torch(package: Path, search: Sequence[Path] = ()) -> TorchFacts:
     said = _assignments(package / "version.py")
     version, cuda, hip = (_text(said.get(name)) for name in ("__version__", "cuda", "hip"))
     if version is None:
-        raise TorchError(f"{package / 'version.py'} names no version", hint="reinstall torch")
+        raise TorchError(f"{package / 'version.py'} names no version", code="SEB-3001", hint=REINSTALL)
     homes = list(_wheel_homes((package.parent, *search), cuda)) if cuda else []
     return TorchFacts(
         version=version,
@@ -73,7 +74,7 @@ def _assignments(path: Path) -> dict[str, object]:
     try:
         tree = ast.parse(path.read_text("utf-8"))
     except (OSError, SyntaxError, ValueError) as error:
-        raise TorchError(f"{path} cannot be read: {error}", hint="reinstall torch") from error
+        raise TorchError(f"{path} cannot be read: {error}", code="SEB-3001", hint=REINSTALL) from error
     found: dict[str, object] = {}
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from .findings import Module, Symbol
 
@@ -38,32 +39,45 @@ def is_certain(symbol: Symbol) -> bool:
     return bool(known or symbol.source)
 
 
-def why(symbol: Symbol, module: Module) -> str:
+@dataclass(frozen=True)
+class Reason:
+    """Why a symbol is undefined: its id, and the words for it."""
+
+    code: str
+    text: str
+
+
+def why(symbol: Symbol, module: Module) -> Reason:
     """The likely cause of an undefined symbol, and what to do; one sentence or two."""
     if is_of_torch(symbol.name) and (symbol.listed or not symbol.source):
         return _torch(symbol.name, module)
     if _DEVICE_LINK.match(symbol.name):
-        return "Relocatable device code was not linked: pass dlink=True to CUDAExtension, or leave -rdc=true out."
+        text = "Relocatable device code was not linked: pass dlink=True to CUDAExtension, or leave -rdc=true out."
+        return Reason("SEB-7101", text)
     if library := _library(symbol.name):
-        return f'It is in lib{library}, which the module is not linked to: add "{library}" to its `libraries`.'
+        text = f'It is in lib{library}, which the module is not linked to: add "{library}" to its `libraries`.'
+        return Reason("SEB-7102", text)
     return _project(symbol)
 
 
-def _torch(name: str, module: Module) -> str:
+def _torch(name: str, module: Module) -> Reason:
     if "cxx11" in name and module.cxx11_abi is False:
         return _abi(1, 0)
     if "cxx11" not in name and _has_old_string(name) and module.cxx11_abi:
         return _abi(0, 1)
     linked = " ".join(module.needed)
     if name.startswith("THP") and "libtorch_python" not in linked:
-        return 'It is in libtorch_python: add "torch_python" to `libraries`, or use CppExtension or CUDAExtension.'
+        text = 'It is in libtorch_python: add "torch_python" to `libraries`, or use CppExtension or CUDAExtension.'
+        return Reason("SEB-7104", text)
     if _TORCH_CUDA.match(name) and "c10_cuda" not in linked and "torch_cuda" not in linked:
-        return "It is in torch's CUDA libraries: use CUDAExtension in place of CppExtension."
+        return Reason("SEB-7104", "It is in torch's CUDA libraries: use CUDAExtension in place of CppExtension.")
     if "libc10" not in linked and "libtorch" not in linked:
-        return "The module is not linked to torch: use CppExtension or CUDAExtension, which do that."
-    return (
+        text = "The module is not linked to torch: use CppExtension or CUDAExtension, which do that."
+        return Reason("SEB-7104", text)
+    return Reason(
+        "SEB-7105",
         "The torch that it was compiled against is another one than this: remove objects of earlier builds "
-        "(the directory build/), and look for an include directory of another torch in the setup script."
+        "(the directory build/), and look for an include directory of another torch in the setup script.",
     )
 
 
@@ -76,10 +90,11 @@ def _has_old_string(name: str) -> bool:
     return "Ss" in types + name[place:]
 
 
-def _abi(compiled: int, torch: int) -> str:
-    return (
+def _abi(compiled: int, torch: int) -> Reason:
+    return Reason(
+        "SEB-7103",
         f"It was compiled with _GLIBCXX_USE_CXX11_ABI={compiled}, and this torch with {torch}: leave that flag "
-        "out of the setup script; torch's helper sets the right one."
+        "out of the setup script; torch's helper sets the right one.",
     )
 
 
@@ -90,15 +105,20 @@ def _library(name: str) -> str:
     return "cudart" if re.match(r"cuda[A-Z]|__cuda", name) else ""
 
 
-def _project(symbol: Symbol) -> str:
+def _project(symbol: Symbol) -> Reason:
     if symbol.source and not symbol.listed:
-        return f"{symbol.source} seems to define it, and is not in the `sources` of the setup script."
-    if symbol.source:
-        return (
-            f"{symbol.source} has something of that name, which is compiled as something else: compare parameter "
-            'types, namespaces, `static` and `extern "C"` with the declaration.'
+        text = (
+            f"{symbol.source} seems to define it, and is not in the `sources` of the setup script: add it there."
         )
-    return (
+        return Reason("SEB-7106", text)
+    if symbol.source:
+        return Reason(
+            "SEB-7107",
+            f"{symbol.source} has something of that name, which is compiled as something else: compare parameter "
+            'types, namespaces, `static` and `extern "C"` with the declaration.',
+        )
+    return Reason(
+        "SEB-7108",
         "No source of the project seems to define it: a source file may be missing from the setup script's "
-        "`sources`, or a library from its `libraries`."
+        "`sources`, or a library from its `libraries`.",
     )

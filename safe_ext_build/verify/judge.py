@@ -46,7 +46,9 @@ class Verdict:
 def judge(found: Findings, expected: Expected) -> Verdict:
     """Judge what a build has made."""
     if found.trouble and expected.require_cuda:
-        return Verdict(error=BuildFailed(f"it is not known whether the result has device code: {found.trouble}"))
+        what = f"it is not known whether the result has device code: {found.trouble}"
+        hint = f"Mend that; or build without {expected.require_cuda}, which asks for device code."
+        return Verdict(error=BuildFailed(what, code="SEB-7001", hint=hint))
     if found.trouble:
         return Verdict(warnings=(f"the extension modules were not checked: {found.trouble}",))
     error = _cuda_error(found, expected) or _symbol_error(found, expected)
@@ -83,12 +85,14 @@ def _cuda_error(found: Findings, expected: Expected) -> BuildFailed | None:
     if absent := [one.name for one in _absent(found) if not one.optional]:
         return BuildFailed(
             f"{_names(absent)} {_was(absent)} not built, and {expected.require_cuda} says that this may not be",
+            code="SEB-7002",
             hint="The reason stands in the output of the setup script, which went on without it.",
         )
     if any(module.codes for module in found.modules):
         return None
     what = "no extension modules" if not found.modules else "no device code"
-    return BuildFailed(f"the result has {what}, and {expected.require_cuda} says that it must", hint=SKIPPED_HINT)
+    message = f"the result has {what}, and {expected.require_cuda} says that it must"
+    return BuildFailed(message, code="SEB-7003", hint=SKIPPED_HINT)
 
 
 def _symbol_error(found: Findings, expected: Expected) -> BuildFailed | None:
@@ -100,7 +104,8 @@ def _symbol_error(found: Findings, expected: Expected) -> BuildFailed | None:
             reasons = [causes.why(symbol, module) for symbol in module.symbols]
             return BuildFailed(
                 f"{module.name} cannot be loaded{against}: {what} {', '.join(map(_short, texts))}",
-                hint="\n".join([*dict.fromkeys(reasons), KEEP_HINT]),
+                code=reasons[0].code,
+                hint="\n".join([*dict.fromkeys(reason.text for reason in reasons), KEEP_HINT]),
             )
     return None
 

@@ -59,7 +59,7 @@ def test_what_wheels_complete_is_named_and_what_they_do_not_is_a_problem() -> No
 def test_no_toolkit_at_all_and_none_that_fits() -> None:
     *_, none = checkup.toolkits(found(), torch())
     assert (none.status, none.fix) == ("problem", torch().how_to_install())
-    error = ToolkitError("no CUDA toolkit fits; looked at:\n  that one", hint="install another")
+    error = ToolkitError("no CUDA toolkit fits; looked at:\n  that one", code="SEB-2003", hint="install another")
     *_, unfit = checkup.toolkits(found(OLD, error=error), torch())
     assert (unfit.status, unfit.text, unfit.fix) == ("problem", "no CUDA toolkit fits", "install another")
 

@@ -41,7 +41,7 @@ def test_setup_script_that_exits(code: str, ground: Ground, tmp_path: Path) -> N
     assert run.status == 1
     assert "Traceback" not in run.output
     assert code.strip("'") in run.output
-    assert run.says("error: the setup script gave up: ", code.strip("'"))
+    assert run.says("error[SEB-6102]: the setup script gave up: ", code.strip("'"))
 
 
 def test_setup_script_that_vanishes(ground: Ground, tmp_path: Path) -> None:

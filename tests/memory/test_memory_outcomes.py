@@ -73,9 +73,9 @@ def assert_memory_is_blamed(lines: list[str], build: StandinBuild, limit: float)
     """`limit`: GiB."""
     error, hint = lines[-2:]
     source = build.root / "csrc" / "big.cu"
-    assert error.startswith(f"safe-ext-build: error: {source}: the compiler was killed because memory ran out"), (
-        error
-    )
+    assert error.startswith(
+        f"safe-ext-build: error[SEB-6004]: {source}: the compiler was killed because memory ran out"
+    ), error
     assert ", although nothing else of this build ran (it held " in error
     assert error.endswith(f" of {limit:.1f})")
     assert hint.startswith("safe-ext-build: hint: Compile for fewer GPU architectures")
@@ -115,7 +115,7 @@ def test_cicc_killed_by_hand_ends_the_build(tmp_path: Path) -> None:
     process = build.start()
     find(process, "cicc").kill()
     *_, error, hint = failed(build, process)
-    assert error.startswith("safe-ext-build: error: the build was stopped: the compiler of "), error
+    assert error.startswith("safe-ext-build: error[SEB-5003]: the build was stopped: the compiler of "), error
     assert error.endswith(".cu was killed by signal 9")
     assert hint == "safe-ext-build: hint: Finished objects are kept and used again."
 

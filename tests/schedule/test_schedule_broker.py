@@ -583,10 +583,10 @@ def test_what_cannot_fit_ends_without_being_run() -> None:
     build.ask(1)
     build.ask(2, b"/shim/nvcc", b"-c", b"a.cu", b"-arch=sm_70")
     error = "compiled for sm_70 only, which nvcc 13.0 does not know; it knows 80, 90"
-    assert build.sent[-1] == (2, [b"say", b"safe-ext-build: error: a.cu: " + error.encode() + b"\n"])
+    assert build.sent[-1] == (2, [b"say", b"safe-ext-build: error[SEB-6005]: a.cu: " + error.encode() + b"\n"])
     build.done(1)
     assert not build.gone(1) and build.heard()[-1] == (2, b"1")
-    assert build.broker.failure == Failure("a.cu", 1, error)
+    assert build.broker.failure == Failure("a.cu", 1, error, situation="SEB-6005")
     assert ready(build) == 1002
 
 

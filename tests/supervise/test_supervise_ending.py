@@ -74,7 +74,7 @@ def test_a_build_is_ended(project: Project, bystanders: Bystanders) -> None:
     found = re.fullmatch(pattern, done.stderr)
     assert found, done.stderr
     assert abs(int(found[1]) - count) <= 3, "a respawning daemon has now one process, now two"
-    assert "error: the build was stopped: `safe-ext-build kill` was asked to end it" in build.text()
+    assert "error[SEB-5004]: the build was stopped: `safe-ext-build kill` was asked to end it" in build.text()
     assert bystanders.dead() == []
 
 
@@ -105,7 +105,7 @@ def test_a_supervisor_that_will_not(project: Project, monkeypatch: pytest.Monkey
         build.wait()
         assert build.seconds_to_clear() <= PROMISE, build.names()
         assert build.leftovers() == []
-    assert "the supervisor was killed" in build.text()
+    assert "error[SEB-5001]: the process that watches over the build was killed" in build.text()
 
 
 def test_one_of_several(project: Project, tmp_path: Path) -> None:

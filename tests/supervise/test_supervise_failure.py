@@ -18,7 +18,9 @@ def test_one_of_forty_sources_does_not_compile(project: Project) -> None:
     source = project.root / "csrc" / "s00.cu"
     built = list(project.objects.glob("*.o"))
     assert "Traceback" not in text
-    assert text.splitlines()[-1] == (f"safe-ext-build: error: {source} does not compile: {source}(1): error: boom")
+    assert text.splitlines()[-1] == (
+        f"safe-ext-build: error[SEB-6001]: {source} does not compile: {source}(1): error: boom"
+    )
     said = [line for line in text.splitlines() if not line.startswith("safe-ext-build: ")]
     assert said[-1] == f"{source}(1): error: boom"
     assert text.count("error: boom") == 2
@@ -43,4 +45,5 @@ def test_an_error_of_the_setup_script_keeps_its_traceback(project: Project) -> N
         text = build.text()
     assert "Traceback" in text
     assert "RuntimeError: of the project" in text
-    assert text.splitlines()[-1].startswith("safe-ext-build: error: RuntimeError: of the project"), text
+    assert text.splitlines()[-2] == "safe-ext-build: error[SEB-6101]: RuntimeError: of the project", text
+    assert text.splitlines()[-1] == "safe-ext-build: hint: `safe-ext-build explain SEB-6101` says what to do", text

@@ -39,7 +39,7 @@ def test_one_that_never_fits(project: Project, cgroup: Group) -> None:
     assert "Traceback" not in text
     source = project.root / "csrc" / "big.cu"
     error, hint = text.splitlines()[-2:]
-    assert error.startswith(f"safe-ext-build: error: {source}")
+    assert error.startswith(f"safe-ext-build: error[SEB-6004]: {source}")
     assert "the compiler was killed because memory ran out, although nothing else of this build ran" in error
     assert hint == (
         "safe-ext-build: hint: Compile for fewer GPU architectures (TORCH_CUDA_ARCH_LIST), set NVCC_THREADS=1,"

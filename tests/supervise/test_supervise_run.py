@@ -73,7 +73,7 @@ def test_exit_status_input_and_output(project: Project) -> None:
     assert run(project, "sh", "-c", "kill -KILL $$").returncode == 128 + signal.SIGKILL
     done = run(project, "no-such-command")
     assert done.returncode == 1
-    assert "safe-ext-build: error: there is no command no-such-command\n" in done.stderr
+    assert "safe-ext-build: error[SEB-8002]: there is no command no-such-command\n" in done.stderr
 
 
 def test_a_compile_that_fails(project: Project) -> None:
