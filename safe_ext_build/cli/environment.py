@@ -142,7 +142,7 @@ def without_lent(requirements: Iterable[str], lent: Lent) -> tuple[list[str], li
             requirement = Requirement(text)
         except InvalidRequirement as error:
             raise SafeExtBuildError(
-                f"{text!r} in build-system.requires or --with is no requirement: {error}",
+                f"{text!r} in build-system.requires or --with is no requirement: {str(error).splitlines()[0]}",
                 code="SEB-1013",
                 hint="Write NAME, or NAME and a version, such as numpy>=2.",
             ) from None

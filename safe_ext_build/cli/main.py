@@ -51,7 +51,8 @@ def parser() -> argparse.ArgumentParser:
     """All commands with their arguments; what is parsed has `run`, the command's function."""
     result = _Parser(prog="safe-ext-build", description="Builds PyTorch CUDA extensions.")
     result.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = result.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands: argparse._SubParsersAction[argparse.ArgumentParser]
+    commands = result.add_subparsers(title="commands", metavar="COMMAND", required=True)  # type: ignore[assignment]
     for command in COMMANDS:
         command.add_to(commands).set_defaults(run=command.run)
     return result

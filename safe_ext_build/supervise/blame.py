@@ -71,7 +71,7 @@ def compile_failure(failure: dict[str, Any]) -> BuildFailed:
         return BuildFailed(f"{source}: {error}", code="SEB-6004", hint=MEMORY_HINT)
     message = as_in_the_project(f"{source} does not compile: {error or _ended(status)}")
     if failure["situation"]:
-        return CompileFailed(message, code=failure["situation"])
+        return CompileFailed(message, code=failure["situation"], hint=_ARCHS_HINT)
     if "No space left on device" in error:
         return BuildFailed(message, code="SEB-4011", hint=_ROOM_HINT)
     if _NO_HEADER.search(error):
@@ -84,6 +84,10 @@ def compile_failure(failure: dict[str, Any]) -> BuildFailed:
     return CompileFailed(message, code="SEB-6002", hint=_CRASH_HINT)
 
 
+_ARCHS_HINT = (
+    "Take -gencode and -arch out of the flags, and TORCH_CUDA_ARCH_LIST decides; "
+    "or use a CUDA toolkit that knows them."
+)
 _CRASH_HINT = (
     "The compiler itself has broken down: build again, and if it does so again, use another release of it, or "
     "compile that source without optimization."

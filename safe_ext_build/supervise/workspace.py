@@ -75,6 +75,21 @@ def remove_tree(path: Path) -> None:
 def create(root: Path, shim_roots: list[Path], *, clear: bool = True) -> Workspace:
     """Make a workspace under `root` (0700, ours); `clear`: after clearing away those of builds that have died."""
     _private_directory(root)
+    try:
+        workspace = _claimed(root, clear)
+    except OSError as error:
+        raise SupervisionError(
+            f"cannot make a workspace in {root}: {error.strerror}",
+            code="SEB-4007",
+            hint="Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory on a disk with room.",
+        ) from error
+    for name in ("tmp", "jobs", "bin"):
+        (workspace.path / name).mkdir()
+    _place_shims(workspace, shim_roots)
+    return workspace
+
+
+def _claimed(root: Path, clear: bool) -> Workspace:
     guard = os.open(root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(guard, fcntl.LOCK_EX)
@@ -82,19 +97,9 @@ def create(root: Path, shim_roots: list[Path], *, clear: bool = True) -> Workspa
             collect(root)
         path = root / os.urandom(6).hex()
         path.mkdir(0o700)
-        workspace = Workspace(path, _locked(path))
-    except OSError as error:
-        raise SupervisionError(
-            f"cannot make a workspace in {root}: {error.strerror}",
-            code="SEB-4007",
-            hint="Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory on a disk with room.",
-        ) from error
+        return Workspace(path, _locked(path))
     finally:
         os.close(guard)
-    for name in ("tmp", "jobs", "bin"):
-        (path / name).mkdir()
-    _place_shims(workspace, shim_roots)
-    return workspace
 
 
 def collect(root: Path) -> list[str]:
@@ -162,7 +167,8 @@ def _locked(path: Path) -> int:
 def _private_directory(path: Path) -> None:
     """Make a directory for us alone, unless it is there; one that is there, and not made by us, stays as it is."""
     try:
-        path.mkdir(0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # a file, perhaps
+            path.mkdir(0o700, parents=True, exist_ok=True)
         found = path.lstat()
     except OSError as error:
         raise SupervisionError(

@@ -109,7 +109,7 @@ def test_doctor_as_json_is_the_same(place: Path) -> None:
     ("break_it", "environ", "said"),
     [
         ("settings", {}, ("PROBLEM  pyproject.toml is not valid TOML",)),
-        ("torch", {}, ("PROBLEM", "fix: reinstall torch")),
+        ("torch", {}, ("PROBLEM", "fix: Install torch anew in that environment")),
         ("workspace", {}, ("PROBLEM  cannot", "fix: Set workspace.dir")),
         ("", {"CXX": "no-such-compiler"}, ("PROBLEM  CXX is 'no-such-compiler'", "fix: unset CXX")),
     ],
@@ -160,7 +160,10 @@ def test_a_full_disk_is_an_error(place: Path) -> None:
             check=False,
         )
     assert run.returncode == 1
-    assert run.stderr == "safe-ext-build: error: standard output cannot be written: No space left on device\n"
+    assert run.stderr == (
+        "safe-ext-build: error[SEB-8011]: standard output cannot be written: No space left on device\n"
+        "safe-ext-build: hint: Send it to a place with room, or to a program that reads it.\n"
+    )
 
 
 @pytest.mark.parametrize("command", ["doctor", "plan", "history"])
@@ -195,7 +198,7 @@ def test_plan_shows_all_it_knows_before_the_error(place: Path) -> None:
     run = ask(place, "plan", SAFE_EXT_BUILD_REQUIRE_CUDA="true")
     assert run.returncode == 1
     assert "- at most " in run.stdout
-    assert "error: SAFE_EXT_BUILD_REQUIRE_CUDA in the environment asks for CUDA" in run.stderr
+    assert "error[SEB-3007]: SAFE_EXT_BUILD_REQUIRE_CUDA in the environment asks for CUDA" in run.stderr
     assert "hint: " in run.stderr
 
 
@@ -215,22 +218,28 @@ def test_plan_knows_the_time_from_earlier_builds(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "cwd", "said"),
+    ("code", "arguments", "cwd", "said"),
     [
-        (["plan"], "home", "has neither pyproject.toml nor setup.py"),
-        (["plan", "nowhere"], "project", "nowhere is no directory"),
-        (["plan", "--python", "nowhere"], "project", "--python is nowhere, which does not run as a Python"),
-        (["report"], "project", "no build has left a record in ~/.cache/safe-ext-build/reports"),
-        (["report", "abc"], "project", "no build whose id begins with abc"),
-        (["report", "./x.json"], "project", "./x.json does not exist"),
-        (["report", "setup.py"], "project", "setup.py cannot be shown"),
+        ("SEB-1012", ["plan"], "home", "has neither pyproject.toml nor setup.py"),
+        ("SEB-8003", ["plan", "nowhere"], "project", "nowhere is no directory"),
+        (
+            "SEB-3004",
+            ["plan", "--python", "nowhere"],
+            "project",
+            "--python is nowhere, which does not run as a Python",
+        ),
+        ("SEB-8007", ["report"], "project", "no build has left a record in ~/.cache/safe-ext-build/reports"),
+        ("SEB-8007", ["report", "abc"], "project", "no build whose id begins with abc"),
+        ("SEB-8006", ["report", "./x.json"], "project", "./x.json does not exist"),
+        ("SEB-8009", ["report", "setup.py"], "project", "setup.py cannot be shown"),
     ],
 )
-def test_mistakes_end_with_a_hint(place: Path, arguments: list[str], cwd: str, said: str) -> None:
+def test_mistakes_end_with_a_hint(place: Path, code: str, arguments: list[str], cwd: str, said: str) -> None:
     run = ask(place, *arguments, cwd=cwd)
     assert (run.returncode, run.stdout) == (1, "")
-    assert f"safe-ext-build: error: {said}" in run.stderr or said in run.stderr.splitlines()[0]
-    assert "safe-ext-build: hint: " in run.stderr
+    first, second = run.stderr.splitlines()[:2]
+    assert first.startswith(f"safe-ext-build: error[{code}]: ") and said in first
+    assert second.startswith("safe-ext-build: hint: ")
     assert "Traceback" not in run.stderr
 
 

@@ -28,7 +28,7 @@ def test_hooks_that_another_backend_lacks(ground: Ground, tmp_path: Path) -> Non
     assert ground.hook(project, "get_requires_for_build_wheel").check().output.splitlines()[-1] == "[]"
     run = ground.hook(project, "build_editable", str(tmp_path))
     assert run.status == 1
-    assert run.says("error:", "tiny_backend has no hook build_editable")
+    assert run.says("error[SEB-1016]:", "tiny_backend has no hook build_editable")
 
 
 def test_requirements_of_another_backend_are_asked_for(ground: Ground, tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_backend_that_is_not_there(ground: Ground, tmp_path: Path) -> None:
     project = write_project(tmp_path, extra='[tool.safe-ext-build]\nbackend = "no_such_backend.api"')
     run = ground.hook(project, "build_wheel", str(tmp_path))
     assert run.status == 1
-    assert run.says("error:", "the backend no_such_backend.api is not installed where the build runs")
+    assert run.says("error[SEB-1015]:", "the backend no_such_backend.api is not installed where the build runs")
     assert run.says("hint:", "build-system.requires")
     assert "Traceback" not in run.output
 
@@ -53,7 +53,7 @@ def test_a_backend_outside_of_its_path(ground: Ground, tmp_path: Path) -> None:
     extra = '[tool.safe-ext-build]\nbackend = "json"\nbackend-path = "."'
     run = ground.hook(write_project(tmp_path, extra=extra), "build_wheel", str(tmp_path))
     assert run.status == 1
-    assert run.says("error:", "the backend json lies in", "not in backend-path (.)")
+    assert run.says("error[SEB-1014]:", "the backend json lies in", "not in backend-path (.)")
 
 
 def test_what_the_backend_itself_misses_is_said(ground: Ground, tmp_path: Path) -> None:
@@ -61,4 +61,4 @@ def test_what_the_backend_itself_misses_is_said(ground: Ground, tmp_path: Path) 
     (project / "backend" / "tiny_backend.py").write_text("import no_such_module\n")
     run = ground.hook(project, "build_wheel", str(tmp_path))
     assert run.status == 1
-    assert run.says("error:", "No module named 'no_such_module'")
+    assert run.says("error[SEB-6104]:", "No module named 'no_such_module'")

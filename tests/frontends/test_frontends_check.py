@@ -34,7 +34,9 @@ def forgetful(project: Path) -> Path:
 def test_undefined_symbol_fails_the_build(ground: Ground, tmp_path: Path) -> None:
     run = ground.hook(forgetful(copy_project("host_only", tmp_path)), "build_wheel", str(tmp_path / "dist"))
     assert run.status == 1 and "Traceback" not in run.output
-    assert run.says("error: host_only._C cannot be loaded with torch ", "undefined symbol forty_two"), run.output
+    assert run.says("error[SEB-7106]: host_only._C cannot be loaded with torch ", "undefined symbol forty_two"), (
+        run.output
+    )
     assert run.says("hint: csrc/numbers.c seems to define it, and is not in the `sources` of the setup script.")
     assert list((tmp_path / "dist").iterdir()) == []
 
@@ -46,7 +48,9 @@ def test_undefined_symbol_fails_an_editable_build(ground: Ground, tmp_path: Path
     only_wheel(tmp_path / "dist").unlink()
     run = ground.hook(forgetful(project), "build_editable", str(tmp_path / "dist"))
     assert run.status == 1
-    assert run.says("error: host_only._C cannot be loaded with torch ", "undefined symbol forty_two"), run.output
+    assert run.says("error[SEB-7106]: host_only._C cannot be loaded with torch ", "undefined symbol forty_two"), (
+        run.output
+    )
     assert list((tmp_path / "dist").iterdir()) == []
 
 
@@ -81,7 +85,7 @@ def test_cuda_source_that_is_not_listed(ground: Ground, tmp_path: Path) -> None:
     run = ground.hook(project, "build_wheel", str(tmp_path / "dist"), TORCH_CUDA_ARCH_LIST=ARCHS)
     assert run.status == 1
     assert run.says(
-        "error: tiny_cuda._C cannot be loaded with torch", "undefined symbol compiled_with(int*, int*)"
+        "error[SEB-7107]: tiny_cuda._C cannot be loaded with torch", "undefined symbol compiled_with(int*, int*)"
     )
     assert run.says("hint: csrc/versions.cu seems to define it"), run.output
     assert list((tmp_path / "dist").iterdir()) == []
@@ -99,7 +103,9 @@ def test_cuda_source_that_is_not_listed(ground: Ground, tmp_path: Path) -> None:
 def test_wheel_without_device_code(ground: Ground, tmp_path: Path) -> None:
     """A setup script that falls back to a C++ extension goes through, and what it makes is of no use."""
     run = ground.wheel(copy_project("host_only", tmp_path), "-C", "require-cuda=true")
-    assert run.says("error: the result has no device code, and -C require-cuda says that it must"), run.output
+    assert run.says("error[SEB-7003]: the result has no device code, and -C require-cuda says that it must"), (
+        run.output
+    )
     assert run.says("hint: The setup script may have skipped its CUDA sources", "FORCE_CUDA=1")
     assert not (tmp_path / "dist").exists() or not list((tmp_path / "dist").iterdir())
 
@@ -118,7 +124,9 @@ def test_setup_script_that_skips_its_cuda_sources(ground: Ground, tmp_path: Path
     run = ground.hook(project, "build_wheel", str(tmp_path)).check()
     assert run.says("warning: the result has no extension modules, although the project has CUDA sources (a.cu).")
     run = ground.hook(project, "build_wheel", str(tmp_path), **REQUIRED)
-    assert run.says("error: the result has no extension modules, and SAFE_EXT_BUILD_REQUIRE_CUDA in the environ")
+    assert run.says(
+        "error[SEB-7003]: the result has no extension modules, and SAFE_EXT_BUILD_REQUIRE_CUDA in the environ"
+    )
 
 
 CPU_VERSION = '__version__ = "2.99.0+cpu"\ncuda = None\nhip = None\n'
@@ -152,9 +160,9 @@ def test_cpu_torch_where_cuda_is_required(cpu: Ground, tmp_path: Path) -> None:
     project = write_project(tmp_path, "raise SystemExit('too late')\n")
     run = cpu.hook(project, "build_wheel", str(tmp_path), **REQUIRED)
     assert run.status == 1
-    assert run.says("error: ", "asks for CUDA, and torch 2.99.0+cpu (CPU only) in ", "is no CUDA build"), (
-        run.output
-    )
+    assert run.says(
+        "error[SEB-3007]: ", "asks for CUDA, and torch 2.99.0+cpu (CPU only) in ", "is no CUDA build"
+    ), run.output
     assert run.says("hint: Install a CUDA build of torch", "--index-url")
     assert "too late" not in run.output
 
@@ -174,7 +182,7 @@ def test_cuda_extension_reached_with_a_cpu_torch(cpu: Ground, tmp_path: Path) ->
     setup = "from torch.utils.cpp_extension import CUDAExtension\nCUDAExtension('sample._C', ['a.cu'])\n"
     run = cpu.hook(write_project(tmp_path, setup), "build_wheel", str(tmp_path))
     assert run.status == 1
-    assert run.says("error: OSError: CUDA_HOME environment variable is not set"), run.output
+    assert run.says("error[SEB-6101]: OSError: CUDA_HOME environment variable is not set"), run.output
     assert run.says("hint: torch 2.99.0+cpu (CPU only) in ", "cannot build CUDA extensions")
 
 
@@ -195,7 +203,9 @@ def test_runtime_that_does_not_exist(ground: Ground, tmp_path: Path) -> None:
     )
     run = ground.wheel(project, "-C", "torch.runtime=nowhere")
     assert run.status == 1 and "Traceback" not in run.output
-    assert run.says(f"error: -C torch.runtime is {project / 'nowhere'}, which does not exist"), run.output
+    assert run.says(f"error[SEB-3002]: -C torch.runtime is {project / 'nowhere'}, which does not exist"), (
+        run.output
+    )
 
 
 @on_torch

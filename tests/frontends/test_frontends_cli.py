@@ -87,7 +87,7 @@ def test_an_sdist_that_lacks_its_sources(ground: Ground, tmp_path: Path) -> None
     run = build(ground, sdist(project), tmp_path)
     assert run.status == 1
     assert run.said[-2:] == [
-        "error: setup.py names csrc/module.cpp, which this sdist does not contain",
+        "error[SEB-6007]: setup.py names csrc/module.cpp, which this sdist does not contain",
         "hint: Report it to its authors, or build from its repository.",
     ]
     assert "Traceback" not in run.output
@@ -103,7 +103,7 @@ def test_an_sdist_that_does_not_compile(ground: Ground, tmp_path: Path) -> None:
     set_backend(project, 'requires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n')
     run = build(ground, sdist(project), tmp_path)
     assert run.status == 1
-    assert run.said[-2].startswith("error: csrc/module.cpp does not compile: csrc/module.cpp:1:")
+    assert run.said[-2].startswith("error[SEB-6001]: csrc/module.cpp does not compile: csrc/module.cpp:1:")
     assert "forty_two" in run.said[-2]
     assert run.said[-1].startswith("hint: It is the package's own source that does not compile with torch ")
 
@@ -114,7 +114,7 @@ def test_a_requirement_that_nobody_has(ground: Ground, tmp_path: Path) -> None:
     set_backend(project, f'requires = ["missing @ {missing}"]\nbuild-backend = "setuptools.build_meta"\n')
     run = build(ground, project, tmp_path)
     assert run.status == 1
-    assert run.says("error:", "pip could not install what the build needs")
+    assert run.says("error[SEB-8014]:", "pip could not install what the build needs")
 
 
 @on_cuda

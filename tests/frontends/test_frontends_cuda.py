@@ -146,7 +146,7 @@ def test_compile_error_comes_last(target_cuda: Ground, tmp_path: Path) -> None:
     *_, error = [line for line in run.output.splitlines() if "dada" in line]
     last = run.said[-1]
     assert 'identifier "dada" is undefined' in error
-    assert last.startswith("error: ") and "scale.cu does not compile" in last and "dada" in last
+    assert last.startswith("error[SEB-6001]: ") and "scale.cu does not compile" in last and "dada" in last
     assert run.output.rstrip().endswith(last)
 
 

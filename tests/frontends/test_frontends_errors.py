@@ -32,7 +32,7 @@ def test_exception_shows_its_traceback(ground: Ground, tmp_path: Path) -> None:
     assert run.status == 1
     assert run.output.count("Traceback (most recent call last)") == 1
     assert "RuntimeError: the reactor is too hot\n" in run.output
-    assert run.says("error: RuntimeError: the reactor is too hot")
+    assert run.says("error[SEB-6101]: RuntimeError: the reactor is too hot")
 
 
 @pytest.mark.parametrize("code", ["3", "'what is wrong'"])
@@ -47,14 +47,14 @@ def test_setup_script_that_exits(code: str, ground: Ground, tmp_path: Path) -> N
 def test_setup_script_that_vanishes(ground: Ground, tmp_path: Path) -> None:
     run = build(ground, tmp_path, "import os; os._exit(5)")
     assert run.status == 1
-    assert run.says("error: the setup script ended the process that ran it (exit status 5)")
+    assert run.says("error[SEB-6103]: the setup script ended the process that ran it (exit status 5)")
 
 
 def test_setup_script_that_crashes(ground: Ground, tmp_path: Path) -> None:
     run = build(ground, tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     assert run.status == 1
     assert "Traceback" not in run.output
-    assert run.says("error: ", "killed by signal 11")
+    assert run.says("error[SEB-5005]: ", "killed by signal 11 (SIGSEGV)")
 
 
 def test_syntax_error(ground: Ground, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_undecodable_output_passes(ground: Ground, tmp_path: Path) -> None:
 def test_undecodable_error(ground: Ground, tmp_path: Path) -> None:
     run = build(ground, tmp_path, r"raise RuntimeError('caf\udce9')")
     assert run.status == 1
-    assert run.says("error: RuntimeError: caf")
+    assert run.says("error[SEB-6101]: RuntimeError: caf")
 
 
 def test_much_output_passes_whole(ground: Ground, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_host_compile_error(ground: Ground, tmp_path: Path) -> None:
     run = ground.wheel(project)
     assert run.status == 1
     assert "forty_two" in run.output
-    assert run.says("error: ")
+    assert run.says("error[SEB-")
 
 
 @pytest.fixture

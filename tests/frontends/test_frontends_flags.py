@@ -69,7 +69,9 @@ def test_no_architecture_left_ends_the_build(ground: Ground, tmp_path: Path) -> 
     run = build(ground, tmp_path, [], ["-arch=sm_35"], "", TORCH_CUDA_ARCH_LIST="8.0")
     assert run.status != 0
     reason = r"compiled for sm_35 only, which nvcc \S+ does not know; it knows [\d, ]+"
-    assert re.fullmatch(rf"error: \S+\.cu does not compile: {reason}", run.said[-1])
+    error, hint = run.said[-2:]
+    assert re.fullmatch(rf"error\[SEB-6005\]: \S+\.cu does not compile: {reason}", error)
+    assert hint.startswith("hint: Take -gencode and -arch out of the flags")
 
 
 def fake(place: Path, name: str, body: str, version: str = "99.0.0") -> Path:
@@ -100,6 +102,6 @@ def test_a_host_compiler_that_does_not_fit_ends_before_compiling(ground: Ground,
     run = build(ground, tmp_path, [], [], "800", TORCH_CUDA_ARCH_LIST="8.0", CC=str(compiler))
     assert run.status != 0
     *_, error, hint = run.said
-    assert error.startswith(f"error: CC is '{compiler}': gcc 99.0.0 ({compiler}) does not fit, as nvcc ")
+    assert error.startswith(f"error[SEB-2104]: CC is '{compiler}': gcc 99.0.0 ({compiler}) does not fit, as nvcc ")
     assert hint.startswith("hint: ")
     assert "ninja" not in run.output and "running build_ext" not in run.output

@@ -103,7 +103,7 @@ def test_refused(
     run = ground.wheel(write_project(tmp_path, ASKING), *options, **environ)
     assert run.status == 1
     assert "Traceback" not in run.output
-    assert run.says("error: ", message), run.output
+    assert run.says("error[SEB-100", message), run.output
     assert run.says("hint: ", hint), run.output
     assert "SEEN" not in run.output
 

@@ -146,6 +146,8 @@ def test_a_compiler_that_only_looks_like_it(tmp_path: Path, script: str, code: i
     compiler.chmod(0o755)
     build = StandinBuild(tmp_path / "odd", compiler)
     build.write_sources({"big": ""})
-    error = next(line for line in failed(build, build.start()) if "error: " in line)
+    error = next(
+        line for line in failed(build, build.start()) if f"error[SEB-{6002 if code == 137 else 6001}]: " in line
+    )
     assert error.endswith(f"big.cu does not compile: the compiler ended with exit status {code}"), error
     assert counter.read_text() == "\n"

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from safe_ext_build.supervise.reasons import Project, hint_for
+from safe_ext_build.supervise.reasons import Project, cause_of
+
+
+def hint_for(error: BaseException, project: Project) -> str:
+    cause = cause_of(error, project)
+    return cause.hint if cause else ""
 
 
 def missing(name: str) -> ModuleNotFoundError:

@@ -54,7 +54,7 @@ def carrying(build: str) -> Iterator[subprocess.Popen[bytes]]:
 def test_nothing_runs(project: Project) -> None:
     done = kill(project)
     assert done.returncode == 1
-    assert "error: no build of yours runs here\n" in done.stderr
+    assert "error[SEB-5007]: no build of yours runs here\n" in done.stderr
     done = kill(project, "--stale")
     assert (done.returncode, done.stderr) == (0, "safe-ext-build: all clear: there was nothing to end\n")
 
@@ -112,9 +112,12 @@ def test_one_of_several(project: Project, tmp_path: Path) -> None:
     with compiling(project) as build:
         (record,) = living(project.environ())
         done = kill(project, "zzz")
-        assert "error: no build of yours runs here whose id begins with zzz\n" in done.stderr
+        assert "error[SEB-5007]: no build of yours runs here whose id begins with zzz\n" in done.stderr
         done = kill(project, **{ID_VARIABLE: record.build})
-        assert f"error: this command runs inside build {record.build}, and would end itself\n" in done.stderr
+        assert (
+            f"error[SEB-5006]: this command runs inside build {record.build}, and would end itself\n"
+            in done.stderr
+        )
         done = kill(project, "--stale")
         assert (done.returncode, done.stderr) == (0, "safe-ext-build: all clear: there was nothing to end\n")
         assert record.build not in ending.orphaned(set()), "it stands below a supervisor, known or not"

@@ -91,7 +91,10 @@ def test_a_name_that_no_path_of_ours_can_replace(project: Project) -> None:
 
 @pytest.mark.parametrize(
     ("project_in", "workspaces_in", "said"),
-    [("a$b", "a b", "ninja cannot name {0}/a$b/project, for the '$'"), ("a", "a$:b", "nvcc cannot name {0}/a$:b")],
+    [
+        ("a$b", "a b", "[SEB-4003]: ninja cannot name {0}/a$b/project, for the '$'"),
+        ("a", "a$:b", "[SEB-4002]: nvcc cannot name {0}/a$:b"),
+    ],
 )
 def test_what_nothing_can_name_is_told_before_anything_is_compiled(
     project: Project, project_in: str, workspaces_in: str, said: str
@@ -103,7 +106,7 @@ def test_what_nothing_can_name_is_told_before_anything_is_compiled(
     }
     ended = run(named, named.hook(), **environ)
     assert ended.status == 1 and not named.objects.exists()
-    assert ended.said(f"error: {said.format(project.scratch)}"), ended.output
+    assert ended.said(f"error{said.format(project.scratch)}"), ended.output
     assert ended.said("hint: Set workspace.dir to a directory whose path has none but letters")
 
 
@@ -158,9 +161,9 @@ def test_a_workspace_without_room_is_told_before_anything_is_compiled(project: P
     tiny = mounted('mount -t tmpfs -o size=1m none "$1"', project.hook(), project.workspaces)
     ended = run(project, tiny)
     assert ended.status == 1
-    assert ended.said("error: ", f"{project.workspaces}/", ", where temporary files go, has 1 MiB free"), (
-        ended.output
-    )
+    assert ended.said(
+        "error[SEB-4005]: ", f"{project.workspaces}/", ", where temporary files go, has 1 MiB free"
+    ), ended.output
     assert ended.said("hint: Set workspace.dir")
     assert not project.objects.exists()
 
@@ -198,7 +201,7 @@ def test_what_a_compiler_says_need_not_be_text(project: Project, locale: str) ->
     source.write_bytes(b"//! say=caf\xe9 fail=1\n")
     ended = run(project, project.hook(), **environ)
     assert ended.status == 1 and "UnicodeDecodeError" not in ended.output
-    assert ended.said(f"error: {source} does not compile: {source}(1): error: caf")
+    assert ended.said(f"error[SEB-6001]: {source} does not compile: {source}(1): error: caf")
 
 
 def test_a_build_needs_no_network(project: Project) -> None:

@@ -161,7 +161,7 @@ def test_undefined_symbols_fail_the_build() -> None:
         f"pkg._C cannot be loaded with {TORCH}: undefined symbols add(float, float), cublasCreate_v2"
     )
     assert error is not None and error.hint.splitlines() == [
-        "csrc/add.cu seems to define it, and is not in the `sources` of the setup script.",
+        "csrc/add.cu seems to define it, and is not in the `sources` of the setup script: add it there.",
         'It is in libcublas, which the module is not linked to: add "cublas" to its `libraries`.',
         "The wheel was removed; -C check=false builds it without this check.",
     ]

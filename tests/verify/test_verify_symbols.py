@@ -56,23 +56,25 @@ def described(directory: Path, name: str) -> Symbol:
 def test_a_source_that_is_not_compiled_is_found(tmp_path: Path) -> None:
     symbol = described(tmp_path, "_Z3addPfi")
     assert (symbol.source, symbol.listed) == ("csrc/add.cu", False)
-    assert causes.why(symbol, LINKED).startswith("csrc/add.cu seems to define it, and is not in the `sources`")
+    assert causes.why(symbol, LINKED).text.startswith(
+        "csrc/add.cu seems to define it, and is not in the `sources`"
+    )
 
 
 def test_a_source_that_is_compiled_is_found(tmp_path: Path) -> None:
     symbol = described(tmp_path, "_Z5twicef")
     assert (symbol.source, symbol.listed) == ("csrc/used.cpp", True)
-    assert "`static`" in causes.why(symbol, LINKED)
+    assert "`static`" in causes.why(symbol, LINKED).text
 
 
 def test_what_is_not_of_the_project(tmp_path: Path) -> None:
     symbol = described(tmp_path, "_Z4gonev")
     assert symbol.source == ""
-    assert "may be missing from the setup script's `sources`" in causes.why(symbol, LINKED)
+    assert "may be missing from the setup script's `sources`" in causes.why(symbol, LINKED).text
 
 
 def why(name: str, *needed: str, abi: bool | None = True) -> str:
-    return causes.why(Symbol(name, name), Module("m", "m.so", needed=needed, cxx11_abi=abi))
+    return causes.why(Symbol(name, name), Module("m", "m.so", needed=needed, cxx11_abi=abi)).text
 
 
 CAUSES = [
