@@ -261,7 +261,7 @@ def _in_process(task: Task, settings: Settings, planned: BuildPlan) -> Any:
     os.environ.update(planned.environment)
     hook = getattr(load(settings.inner_backend, settings.inner_path, Path.cwd()), task.hook, None)
     if hook is None:
-        what = f"{settings.inner_backend} has no hook {task.hook}"
+        what = f"the build backend {settings.inner_backend} has no hook {task.hook}"
         raise HookMissing(what, code="SEB-1016", hint=hook_hint(settings.inner_backend))
     return hook(**task.arguments)
 

@@ -67,7 +67,7 @@ def _check_names(project: Path, workspaces: Path) -> None:
     stores = (workspace.cache_root(dict(os.environ), make=False), workspaces)
     if (bad := bad_sign(str(project))) and not any(is_plain(str(path)) for path in stores):
         what = f"ninja cannot name {project}, for the {bad!r} in its path"
-        raise PlaceError(what, code="SEB-4003", hint=PLAIN_HINT)
+        raise PlaceError(what, code="SEB-4003", hint=f"Build it in a place without such signs. Or: {PLAIN_HINT}")
 
 
 def look(path: Path, what: str, remedy: str) -> Room:

@@ -404,7 +404,9 @@ def _parsed(path: Path) -> dict[str, Any]:
 def _table(value: object, name: str, path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         message = f"{name} in {path.name} is {_shown(value)}, but it must be a table"
-        hint = f"Write [{name}] on a line of its own, and below it a line `setting = value` for each setting."
+        hint = (
+            f"Write [tool.{TABLE}] on a line of its own, and below it a line `setting = value` for each setting."
+        )
         raise SettingsError(message, code="SEB-1003", hint=hint)
     return value
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 from collections.abc import Iterator
 
@@ -37,10 +36,10 @@ def find(text: str) -> Entry:
     code = f"SEB-{number[1]}" if number else text.strip().upper()
     if code in CATALOGUE:
         return CATALOGUE[code]
-    near = difflib.get_close_matches(code, CATALOGUE, n=3)
     hint = "`safe-ext-build explain` lists all."
-    if near:
-        hint = f"Near to it are {', '.join(near)}; {hint}"
+    if digits := re.search(r"\d+", text):
+        near = sorted(CATALOGUE, key=lambda known: abs(int(known[4:]) - int(digits[0])))[:3]
+        hint = f"Near to it are {', '.join(sorted(near))}; {hint}"
     raise SafeExtBuildError(f"there is no error with the id {text}", code="SEB-8017", hint=hint)
 
 

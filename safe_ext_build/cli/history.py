@@ -54,7 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
         gone = history.forget(prefix)
     if told:
         hint = f"Delete {path} to begin anew." if path.exists() else ""
-        raise SafeExtBuildError(printing.shareable(told[0]), code="SEB-8012", hint=printing.shareable(hint))
+        what = f"the history of compiles cannot be used: {told[0].partition(': ')[2]}"
+        raise SafeExtBuildError(printing.shareable(what), code="SEB-8012", hint=printing.shareable(hint))
     if arguments.action == "clear":
         ui.say(f"forgotten: what {count(gone, 'compile')} took")
     elif arguments.json:

@@ -51,7 +51,8 @@ def read(build: str, cache: Path) -> Record:
         return shelf.load(Path(build) if is_file(build) else shelf.find(cache, build))
     except FileNotFoundError as error:
         if is_file(build):
-            raise SafeExtBuildError(f"{build} does not exist", code="SEB-8006", hint=_HINT) from None
+            hint = "Name a file that exists, or the id of a build; without either, the last build is shown."
+            raise SafeExtBuildError(f"{build} does not exist", code="SEB-8006", hint=hint) from None
         what = printing.shareable(str(error))
         raise SafeExtBuildError(what, code="SEB-8007", hint=_others(cache)) from None
     except OSError as error:

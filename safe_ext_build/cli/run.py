@@ -65,7 +65,7 @@ def _program(name: str) -> Path:
     """The program that a word stands for. Raises SafeExtBuildError when there is none."""
     found = shutil.which(name)
     if found is None:
-        hint = "Write `safe-ext-build run -- COMMAND...`."
+        hint = "Name a program that is on PATH, or its path: safe-ext-build run -- COMMAND..."
         raise SafeExtBuildError(f"there is no command {name}", code="SEB-8002", hint=hint)
     return Path(found).absolute()
 

@@ -168,7 +168,7 @@ class Broker:
                 # ninja may have been interrupted, and the J with it.)
                 self.failure = self.failure if self.winding_down else None
             elif kind == b"signalled":
-                self._stop(f"the job of {job.name} received {signal.Signals(int(fields[1])).name}")
+                self._stop(f"the compile of {job.name} received {signal.Signals(int(fields[1])).name}")
             elif kind == b"done" and job.state == "running":
                 status, peak, cpu = int(fields[1]), int(fields[2]), float(fields[3])
                 job.torch_header = {b"0": False, b"1": True}.get(b"".join(fields[5:6]))
@@ -183,7 +183,7 @@ class Broker:
             return None
         orphaned = job.state == "running"
         if job.state != "ended" and not self.interrupted:
-            self._stop(f"the job of {job.name} was killed")
+            self._stop(f"the compile of {job.name} was killed")
         job.state = "ended"
         self.scheduler.remove(job.id)
         return job if orphaned else None
@@ -191,7 +191,7 @@ class Broker:
     def abandoned(self, job: Job) -> None:
         """Nobody waits for this job any more: what stood between it and ninja was killed."""
         if not self.interrupted:
-            self._stop(f"the job of {job.name} was killed")
+            self._stop(f"the compile of {job.name} was killed")
 
     def _ask(self, connection: Connection, pid: int, fields: list[bytes], now: float) -> None:
         cwd, prepend, append, *words = (os.fsdecode(item) for item in fields)

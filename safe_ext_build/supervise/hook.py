@@ -290,7 +290,9 @@ def _answer(build: Build, verdict: Verdict, workspace: Workspace) -> Any:
         return answer["value"]
     if "missing" in answer:
         raise HookMissing(
-            f"{build.backend} has no hook {build.hook}", code="SEB-1016", hint=hook_hint(build.backend)
+            f"the build backend {build.backend} has no hook {build.hook}",
+            code="SEB-1016",
+            hint=hook_hint(build.backend),
         )
     if missing := _missing_sources(verdict, workspace):
         raise blame.missing_sources(missing, Path.cwd())

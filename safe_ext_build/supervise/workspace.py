@@ -79,7 +79,7 @@ def create(root: Path, shim_roots: list[Path], *, clear: bool = True) -> Workspa
         workspace = _claimed(root, clear)
     except OSError as error:
         raise SupervisionError(
-            f"cannot make a workspace in {root}: {error.strerror}",
+            f"cannot make a directory for temporary files in {root}: {error.strerror}",
             code="SEB-4007",
             hint="Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory on a disk with room.",
         ) from error
@@ -172,7 +172,7 @@ def _private_directory(path: Path) -> None:
         found = path.lstat()
     except OSError as error:
         raise SupervisionError(
-            f"cannot use {path} for workspaces: {error.strerror}",
+            f"cannot use {path} for temporary files: {error.strerror}",
             code="SEB-4008",
             hint="Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory that you can write.",
         ) from error
@@ -184,7 +184,8 @@ def _private_directory(path: Path) -> None:
         )
     if found.st_uid != os.getuid():
         raise SupervisionError(
-            f"{path} belongs to user {found.st_uid}, not to you (user {os.getuid()})",
+            f"{path}, where temporary files are to go, belongs to user {found.st_uid}, "
+            f"not to you (user {os.getuid()})",
             code="SEB-4010",
             hint="Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory of your own.",
         )
@@ -227,7 +228,7 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise SupervisionError(
-            f"cannot write to the workspace {path}: {error.strerror}",
+            f"cannot write temporary files to {path}: {error.strerror}",
             code="SEB-4011",
             hint="Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory on a disk with room.",
         ) from error
@@ -319,7 +320,7 @@ def _place_shims(workspace: Workspace, others: list[Path]) -> None:
     tried = ", ".join(str(path) for path in [workspace.path, *others])
     workspace.remove()
     raise SupervisionError(
-        f"no directory was found that can hold our shims (tried {tried})",
+        f"no directory was found from which small programs can be started (tried {tried})",
         code="SEB-4012",
         hint="It must allow execution, and its path must be short (90 bytes) and without signs like : $ # and "
         "quotes: set workspace.dir.",

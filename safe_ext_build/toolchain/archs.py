@@ -237,4 +237,4 @@ def _hint(known: _Known) -> str:
     usable = ", ".join(arch.partition("+")[0] for arch in known.everything())
     variants = [arch for arch in known.torch.supported if arch[-1].isalpha() and not known.objection(arch)]
     named = f"; {', '.join(variants)} too" if variants else ""
-    return f"this nvcc and {known.torch.name} both know {usable}{named}"
+    return f"choose from what this nvcc and {known.torch.name} both know: {usable}{named}"

@@ -207,7 +207,7 @@ class _Search:
             raise ToolkitError(what, code="SEB-2101", hint=_correct(source))
         found = probe(Path(path), self.environ)
         if found is None:
-            what = f"{source} is {text!r}, which tells no version"
+            what = f"{source} is {text!r}, which tells no version when it is run with --version"
             raise ToolkitError(what, code="SEB-2102", hint=_correct(source))
         return found
 

@@ -140,6 +140,7 @@ def _help(
         fits = f"{best.home} is CUDA {_text(best.version)}, and fits"
         ways.append(f"{fits}: name that, or name none to have it found")
     else:
+        ways += [f"unset {named.origin.partition(' ')[0]} to have another one found or fetched"] if named else []
         ways += [install] if install else []
         ways += ["a toolkit in another place is named by CUDA_HOME=/its/directory"]
     same_major = any(one.version[0] == wanted[0] for one in found)

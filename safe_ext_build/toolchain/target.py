@@ -156,7 +156,7 @@ def named_target(
 
     Raises TorchError when it is none.
     """
-    hint = f"Set torch.runtime to a Python, or to the directory of an environment; {source} is {path}."
+    hint = "Set torch.runtime to a Python (/path/to/env/bin/python), or to the directory of an environment."
     if not path.exists():
         raise TorchError(f"{source} is {path}, which does not exist", code="SEB-3002", hint=hint)
     choice = next(_in_prefix(path, source), None) if path.is_dir() else Choice(path, source)

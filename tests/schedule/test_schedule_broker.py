@@ -461,7 +461,7 @@ def test_a_job_that_is_killed_stops_the_build(state: str) -> None:
     if state == "held":
         build.done(2, 1 << 8, ERROR)
     assert build.gone(2) is (state == "running")
-    assert build.broker.stop_reason == "the job of 2.cpp was killed"
+    assert build.broker.stop_reason == "the compile of 2.cpp was killed"
     build.heard()
     build.done(1)
     build.ask(4)
@@ -472,7 +472,7 @@ def test_a_job_that_is_signalled_stops_the_build() -> None:
     build = Build()
     build.ask(1)
     build.say(1, b"signalled", b"15")
-    assert build.broker.stop_reason == "the job of 1.cpp received SIGTERM"
+    assert build.broker.stop_reason == "the compile of 1.cpp received SIGTERM"
 
 
 def test_a_killed_compiler_stops_the_build() -> None:

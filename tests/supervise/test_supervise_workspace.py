@@ -150,7 +150,9 @@ def test_another_users_root_is_refused(root: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(SupervisionError) as caught:
         workspace.create(root, [])
     owner = root.stat().st_uid
-    assert str(caught.value) == f"{root} belongs to user {owner}, not to you (user {owner + 1})"
+    assert str(caught.value) == (
+        f"{root}, where temporary files are to go, belongs to user {owner}, not to you (user {owner + 1})"
+    )
     assert caught.value.hint == ("Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory of your own.")
 
 
@@ -162,7 +164,7 @@ def test_an_unusable_root_is_refused(place: str, reason: str, tmp_path: Path) ->
     root = tmp_path / place
     with pytest.raises(SupervisionError) as caught:
         workspace.create(root, [])
-    assert str(caught.value) == f"cannot use {root} for workspaces: {reason}"
+    assert str(caught.value) == f"cannot use {root} for temporary files: {reason}"
     assert caught.value.hint == (
         "Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory that you can write."
     )
@@ -185,7 +187,7 @@ def test_no_place_for_shims(tmp_path: Path) -> None:
     root = tmp_path / "with:colon"
     with pytest.raises(SupervisionError) as caught:
         workspace.create(root, [tmp_path / "not:this"])
-    assert str(caught.value).startswith("no directory was found that can hold our shims (tried ")
+    assert str(caught.value).startswith("no directory was found from which small programs can be started (tried ")
     assert str(tmp_path / "not:this") in str(caught.value)
     assert "set workspace.dir" in caught.value.hint
     assert [path.name for path in root.iterdir()] == [".lock"]
@@ -212,7 +214,7 @@ def test_a_cache_that_cannot_be_made(tmp_path: Path) -> None:
 def test_a_full_disk_is_said(tmp_path: Path) -> None:
     with pytest.raises(SupervisionError) as caught, workspace.writing(tmp_path):
         raise OSError(28, "No space left on device")
-    assert str(caught.value) == f"cannot write to the workspace {tmp_path}: No space left on device"
+    assert str(caught.value) == f"cannot write temporary files to {tmp_path}: No space left on device"
     assert "workspace.dir" in caught.value.hint
 
 

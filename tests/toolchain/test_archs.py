@@ -123,7 +123,10 @@ def test_nothing_left() -> None:
     assert str(caught.value) == (
         "cuda.archs: no architecture is left of 3.5 (nvcc does not know it), 12.0f (torch 2.14.1 does not know it)"
     )
-    assert caught.value.hint == "this nvcc and torch 2.14.1 both know 7.5, 8.0, 8.6, 9.0, 10.0, 12.0; 9.0a too"
+    assert (
+        caught.value.hint
+        == "choose from what this nvcc and torch 2.14.1 both know: 7.5, 8.0, 8.6, 9.0, 10.0, 12.0; 9.0a too"
+    )
     with pytest.raises(ToolkitError, match=r"nothing to compile for: the GPU here of architecture 6.1"):
         select_archs(None, "", NVCC, TORCH, ["6.1"])
 

@@ -230,7 +230,7 @@ def test_torch_does_not_ask_a_launcher_for_its_version(machine: Machine) -> None
         ("CC", "/no/such/gcc", "CC is '/no/such/gcc', but /no/such/gcc does not exist"),
         ("CXX", "ccache g++-77", "CXX is 'ccache g++-77', but g++-77 is not on PATH"),
         ("NVCC_CCBIN", "icpc", "NVCC_CCBIN is 'icpc', but icpc is not on PATH"),
-        ("CC", "mute", "CC is 'mute', which tells no version"),
+        ("CC", "mute", "CC is 'mute', which tells no version when it is run with --version"),
     ],
 )
 def test_what_is_named_and_not_there(machine: Machine, variable: str, value: str, message: str) -> None:
