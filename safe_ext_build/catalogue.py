@@ -292,6 +292,15 @@ _ALL = (
         "Install a CUDA build of torch in its place, from pytorch.org's index for your CUDA version. The hint"
         " has the command.",
     ),
+    Entry(
+        "SEB-3008",
+        "A program of the build cannot find the torch that it was to borrow",
+        "The build uses the torch of another environment. A Python that belongs to the build could not read "
+        "where that torch lies: the build's temporary files were removed, or that Python went on after the "
+        "build had ended.",
+        "Build again, and let nothing clear away temporary files meanwhile. If it happens again, list torch in "
+        "`requires` of `[build-system]` and set `torch.match` to `declared`.",
+    ),
     # Directories and disks.
     Entry(
         "SEB-4001",

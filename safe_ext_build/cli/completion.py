@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..catalogue import CATALOGUE
 from . import printing
 
 _EPILOG = """
@@ -14,6 +15,8 @@ bash: put `eval "$(safe-ext-build completion bash)"` into ~/.bashrc; zsh: the sa
 compinit; fish: safe-ext-build completion fish > ~/.config/fish/completions/safe-ext-build.fish
 """
 PROGRAM = "safe-ext-build"
+# What may be given, and is no choice of the parser's, since it may be written in other ways, too.
+_MORE_WORDS = {"explain": tuple(CATALOGUE)}
 
 
 @dataclass(frozen=True)
@@ -65,10 +68,9 @@ def read_parser(parser: argparse.ArgumentParser) -> list[Verb]:
         if isinstance(action, argparse._SubParsersAction):
             helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
             for name, inner in action.choices.items():
-                words = tuple(
-                    word for one in inner._actions if not one.option_strings for word in one.choices or ()
-                )
-                found.append(Verb(name, helps.get(name, ""), tuple(_options(inner)), words))
+                words = [word for one in inner._actions if not one.option_strings for word in one.choices or ()]
+                words += _MORE_WORDS.get(name, ())
+                found.append(Verb(name, helps.get(name, ""), tuple(_options(inner)), tuple(words)))
     return found
 
 

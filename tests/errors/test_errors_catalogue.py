@@ -63,7 +63,7 @@ def test_who_compiles_never_loads_the_catalogue() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and "catalogue" in f"{node.module} {[one.name for one in node.names]}"
     }
-    assert loaders == {"cli.explain"}
+    assert loaders == {"cli.explain", "cli.completion"}
     modules = "safe_ext_build.build_meta, safe_ext_build.driver, safe_ext_build.supervise.supervisor"
     code = f"import sys, {modules}; sys.exit('safe_ext_build.catalogue' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -102,6 +102,13 @@ def test_what_the_documentation_names_exists() -> None:
 
 
 # `safe-ext-build explain`.
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_ids_are_completed(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "SEB-" in line)
+    assert "explain" in line and set(source.CODE.findall(line)) == set(CATALOGUE)
 
 
 @pytest.mark.parametrize("text", ["SEB-2003", "seb-2003", "2003", "SEB2003", "error[SEB-2003]:", " seb 2003 "])

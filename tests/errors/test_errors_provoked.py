@@ -738,8 +738,9 @@ TABLE: dict[str, tuple[Provoke, str, str]] = {
         "NAME-VERSION.tar.gz",
     ),
 }
-# These need a build, a full device or an index; the test that is named provokes them, and looks at the id.
+# These need a build, a full device, an index or an environment; the test that is named provokes them, and looks at the id.
 ELSEWHERE = {
+    "SEB-3008": ("toolchain/test_borrow.py", "test_a_lost_config_is_said_in_one_line"),
     "SEB-5006": ("supervise/test_supervise_ending.py", "test_one_of_several"),
     "SEB-8011": ("cli/test_cli_ask.py", "test_a_full_disk_is_an_error"),
     "SEB-8014": ("frontends/test_frontends_cli.py", "test_a_requirement_that_nobody_has"),

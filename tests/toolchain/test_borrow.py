@@ -361,7 +361,7 @@ def stderr_of(build: Build, environ: Mapping[str, str]) -> str:
 
 def test_a_lost_config_is_said_in_one_line(build: Build, tmp_path: Path) -> None:
     said = stderr_of(build, {borrow.CONFIG_VARIABLE: str(tmp_path / "gone")})
-    assert said.startswith("safe-ext-build: cannot borrow torch: ") and said.count("\n") == 1
+    assert said.startswith("safe-ext-build: error[SEB-3008]: cannot borrow torch: ") and said.count("\n") == 1
     (tmp_path / "empty").touch()
     for harmless in ("", str(tmp_path / "empty")):
         assert not stderr_of(build, {borrow.CONFIG_VARIABLE: harmless})

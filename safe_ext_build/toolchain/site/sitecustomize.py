@@ -94,7 +94,7 @@ def _borrowed() -> "list[_Lender]":
     try:
         return _read(config)
     except Exception as error:
-        sys.stderr.write(f"safe-ext-build: cannot borrow torch: {error}\n")
+        sys.stderr.write(f"safe-ext-build: error[SEB-3008]: cannot borrow torch: {error}\n")
         return []
 
 
