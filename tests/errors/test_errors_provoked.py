@@ -738,7 +738,7 @@ TABLE: dict[str, tuple[Provoke, str, str]] = {
         "NAME-VERSION.tar.gz",
     ),
 }
-# These need a build, a full device, an index or an environment; the test that is named provokes them, and looks at the id.
+# These need a build, a full device, an index or an environment: the test that is named provokes them.
 ELSEWHERE = {
     "SEB-3008": ("toolchain/test_borrow.py", "test_a_lost_config_is_said_in_one_line"),
     "SEB-5006": ("supervise/test_supervise_ending.py", "test_one_of_several"),
