@@ -24,6 +24,8 @@ _NO_HEADER = re.compile(
     r"fatal error: '?([^\s':]+)'?(?:: No such file or directory| file not found)"  # gcc, clang
     r'|cannot open source file "([^"]+)"'  # nvcc's own front end
 )
+# nvcc of its tools, gcc, and nvcc's own front end; gcc's word for a compiler that somebody has killed is another.
+_CRASHED = re.compile(r"died due to signal|internal compiler error|internal error: assertion")
 # The link under which an unpacked sdist is compiled, so that its objects can be used again (see schedule/shim.py).
 _KEPT = re.compile(r"[^\s'\"]*/objects\d+/source/")
 
@@ -76,12 +78,12 @@ def compile_failure(failure: dict[str, Any]) -> BuildFailed:
         return BuildFailed(message, code="SEB-4011", hint=_ROOM_HINT)
     if _NO_HEADER.search(error):
         return CompileFailed(message, code="SEB-6008")
-    if error or status < 126:
-        return CompileFailed(message, code="SEB-6001")
-    if status in _NOT_RUN:
+    if _CRASHED.search(error) or (not error and 128 < status <= 192):
+        return CompileFailed(message, code="SEB-6002", hint=_CRASH_HINT)
+    if not error and status in _NOT_RUN:
         hint = "The line above says why. CC, CXX and CUDA_HOME say which compiler is taken."
         return CompileFailed(message, code="SEB-6003", hint=hint)
-    return CompileFailed(message, code="SEB-6002", hint=_CRASH_HINT)
+    return CompileFailed(message, code="SEB-6001")
 
 
 _ARCHS_HINT = (

@@ -9,7 +9,7 @@ from typing import Literal
 
 from safe_ext_build.errors import ToolkitError
 
-from .cuda import Rejected, Toolkit
+from .cuda import Rejected, Toolkit, is_variable
 from .torch import REINSTALL
 
 Mismatch = Literal["exact", "minor", "any"]
@@ -140,7 +140,7 @@ def _help(
         fits = f"{best.home} is CUDA {_text(best.version)}, and fits"
         ways.append(f"{fits}: name that, or name none to have it found")
     else:
-        ways += [f"unset {named.origin.partition(' ')[0]} to have another one found or fetched"] if named else []
+        ways += [f"{_without(named)} to have another one found or fetched"] if named else []
         ways += [install] if install else []
         ways += ["a toolkit in another place is named by CUDA_HOME=/its/directory"]
     same_major = any(one.version[0] == wanted[0] for one in found)
@@ -149,6 +149,12 @@ def _help(
         risk = "" if looser == "minor" else ", at the risk of what is built failing at run time"
         ways.append(f'cuda.mismatch = "{looser}" takes what was found{risk}')
     return "\n".join(ways)
+
+
+def _without(named: Toolkit) -> str:
+    if is_variable(named.origin):
+        return f"unset {named.origin.partition(' ')[0]}"
+    return f"leave {named.origin} out"
 
 
 def lacking_line(toolkit: Toolkit, install: str) -> str:

@@ -790,6 +790,37 @@ def test_who_has_no_hint_is_told_where_to_read(capsys: pytest.CaptureFixture[str
     assert len(capsys.readouterr().err.splitlines()) == 1, "what a compiler says is the last"
 
 
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        ("", 1, "SEB-6001"),
+        ("", 255, "SEB-6001"),
+        ("a.cu(1): error: no", 139, "SEB-6001"),
+        ("", 126, "SEB-6003"),
+        ("", 128 + 11, "SEB-6002"),
+        ("nvcc error   : 'cicc' died due to signal 11 (Invalid memory reference)", 11, "SEB-6002"),
+        ("a.cpp:1:1: internal compiler error: Segmentation fault", 1, "SEB-6002"),
+        ("a.cpp: error: error writing to /w/a.s: No space left on device", 1, "SEB-4011"),
+    ],
+)
+def test_what_a_compilers_end_is_called(error: str, status: int, code: str) -> None:
+    assert failure(error, status).code == code
+
+
+@pytest.mark.parametrize(
+    ("origin", "hint"),
+    [
+        ("CUDA_HOME", "unset CUDA_HOME to have another one found or fetched"),
+        ("-C cuda.home", "leave -C cuda.home out to have another one found or fetched"),
+    ],
+)
+def test_who_has_named_a_toolkit_is_told_to_name_none(origin: str, hint: str) -> None:
+    named = replace(OLD, explicit=True, origin=origin)
+    with pytest.raises(SafeExtBuildError) as caught:
+        rank.choose("13.0", [named], (), "minor", ())
+    assert caught.value.hint.splitlines()[0] == hint
+
+
 def test_a_header_that_is_missing_is_named() -> None:
     said = "csrc/a.cu:1:10: fatal error: cute/tensor.hpp: No such file or directory"
     assert blame.missing_header(said).startswith("Install what brings cute/tensor.hpp, or add the directory")
@@ -797,4 +828,3 @@ def test_a_header_that_is_missing_is_named() -> None:
     assert "cute/tensor.hpp" in blame.missing_header(nvcc) and failure(nvcc).code == "SEB-6008"
     assert "b.h" in blame.missing_header("a.cpp:1:10: fatal error: 'b.h' file not found")
     assert blame.missing_header("a.cpp:1:1: error: unknown type name 'b'") == ""
-    assert failure("a.cpp: error: error writing to /w/a.s: No space left on device").code == "SEB-4011"

@@ -107,7 +107,7 @@ def test_what_nothing_can_name_is_told_before_anything_is_compiled(
     ended = run(named, named.hook(), **environ)
     assert ended.status == 1 and not named.objects.exists()
     assert ended.said(f"error{said.format(project.scratch)}"), ended.output
-    assert ended.said("hint: Set workspace.dir to a directory whose path has none but letters")
+    assert ended.said("hint: ", "Set workspace.dir to a directory whose path has none but letters")
 
 
 def read_only(project: Project, command: Sequence[str]) -> list[str]:

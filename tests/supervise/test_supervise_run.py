@@ -69,7 +69,7 @@ def test_exit_status_input_and_output(project: Project) -> None:
     assert done.stderr.endswith("err\n")
     done = run(project, "sh", "-c", "kill -TERM $$")
     assert done.returncode == -signal.SIGTERM
-    assert "error" not in done.stderr
+    assert "error[" not in done.stderr
     assert run(project, "sh", "-c", "kill -KILL $$").returncode == 128 + signal.SIGKILL
     done = run(project, "no-such-command")
     assert done.returncode == 1
