@@ -82,7 +82,7 @@ def run(scene: Scene) -> Any:
                 if scene.compiles:
                     _write_history(history.lookup_all(scope(project)), place)
                 build = _stage(scene, place, project, _ground(scene, place))
-            result = hook.run(build, place, signals, lambda: _take_leave(account, place))
+            result = hook.run(build, place, signals, lambda: _conclude(place, account, history, "interrupted"))
             if build.check:
                 checking.settle(scene.settings, scene.torch, scene.cuda, place.path, _made(scene, result))
             outcome = "built"
@@ -134,8 +134,10 @@ def _with_nvcc_on_path(tree: hook.Tree) -> hook.Tree:
     return replace(tree, environ={**tree.environ, "PATH": path})
 
 
-def _conclude(place: Workspace, account: Account | None, history: History, outcome: Outcome, error: str) -> None:
-    """After a build: clear its workspace away, say what it has cost, and remember it."""
+def _conclude(
+    place: Workspace, account: Account | None, history: History, outcome: Outcome, error: str = ""
+) -> None:
+    """After a build, however it ended: clear its workspace away, say what it has cost, and remember it."""
     seen = list(events.read(place.path / "events.jsonl"))
     place.remove()
     if line := summarize(seen):
@@ -161,14 +163,6 @@ def _account(scene: Scene, cache: Path) -> Account:
     toolkit = f"{cuda.build} in {cuda.home}" if cuda else ""
     torch = facts.describe() if facts else ""
     return Account(scene.project, scene.hook, scene.settings, scene.plan, toolkit, torch, cache)
-
-
-def _take_leave(account: Account | None, place: Workspace) -> None:
-    """Before this process dies by a signal: nothing of the build may stay longer than it must."""
-    seen = list(events.read(place.path / "events.jsonl"))
-    place.remove()
-    if account:
-        account.settle(place.id, seen, "interrupted")
 
 
 def _write_history(known: dict[str, Curve], place: Workspace) -> None:
