@@ -28,6 +28,7 @@ from .schedule.ninjafile import JOB
 from .schedule.policy import Limits
 from .schedule.shim import Config
 from .settings import Settings
+from .stamp import Stamp
 from .supervise import hook, shims, workspace
 from .supervise.processes import ID_VARIABLE
 from .supervise.protocol import HISTORY
@@ -147,9 +148,14 @@ def _conclude(
     history.record((one.entry, Curve(one.alone, one.curve)) for one in seen if one.outcome == "compiled")
 
 
-def _pin(scene: Scene) -> str:
-    wanted = scene.settings.torch.pin and scene.hook in stamp.HOOKS
-    return stamp.requirement(scene.torch.facts.version) if wanted and scene.torch and scene.torch.facts else ""
+def _stamp(scene: Scene) -> Stamp:
+    facts, wanted = scene.torch.facts if scene.torch else None, scene.settings.torch
+    if facts is None or scene.hook not in stamp.HOOKS:
+        return Stamp()
+    return Stamp(
+        stamp.requirement(facts.version) if wanted.pin else "",
+        stamp.label(facts.version, facts.cuda, facts.hip) if wanted.label else "",
+    )
 
 
 def _made(scene: Scene, result: str) -> Path:
@@ -244,7 +250,7 @@ def _stage(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.B
         backend_path=scene.settings.inner_path,
         cwd=str(ground),
         check=checking.order(scene.settings, scene.torch) if scene.compiles else None,
-        pin=_pin(scene),
+        stamp=_stamp(scene),
     )
 
 
