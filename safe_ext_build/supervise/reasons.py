@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.error import URLError
 
 # Where the distribution has another name than the module.
 _DISTRIBUTIONS = {
@@ -43,6 +45,10 @@ _NOT_ON_PATH = (
 )
 
 
+# What urllib raises, and what lies beneath it where something else is used.
+_UNREACHED = (URLError, ConnectionError, socket.gaierror, socket.timeout)
+
+
 @dataclass(frozen=True)
 class Project:
     """What of a project tells why its setup script fails: its text, what lies beside it, what it was told."""
@@ -68,6 +74,8 @@ def hint_for(error: BaseException, project: Project) -> str:
     for one in _causes(error):
         if isinstance(one, ModuleNotFoundError) and one.name:
             return _missing(one.name, project)
+    if any(isinstance(one, _UNREACHED) for one in _causes(error)):
+        return _offline(project)
     if "Py_LIMITED_API" in str(error) and "Py_GIL_DISABLED" in str(error):
         return _ABI3
     if not project.has_gpu and _PROBES.search(project.script) and _ABOUT_GPUS.search(f"{error!r}"):
@@ -96,6 +104,12 @@ def _missing(module: str, project: Project) -> str:
         f'the build needs {root}, which was not installed for it: add "{name}" to build-system.requires in '
         f"pyproject.toml; without build isolation: python -m pip install {name}"
     )
+
+
+def _offline(project: Project) -> str:
+    hint = "setup.py wants something from the network, and does not get it"
+    own = dict.fromkeys(name for name in _READS.findall(project.script) if "FORCE_BUILD" in name)
+    return f"{hint}; it may be a prebuilt wheel: {next(iter(own))}=TRUE lets it compile instead" if own else hint
 
 
 def _no_gpu(project: Project) -> str:
