@@ -622,6 +622,14 @@ _ALL = (
         "Install torch into that environment first (`python -m pip install torch`), then build again; or add "
         "it to `requires` in `[build-system]`, in the version that you use.",
     ),
+    Entry(
+        "SEB-6110",
+        "The setup script wants something from the network and does not get it",
+        "The project's build script downloads something, most often a prebuilt wheel, and there is no network "
+        "here, or the server does not answer.",
+        "Set the variable that makes the script compile instead, if it knows one: the hint names it where it was "
+        "found (such as `FLASH_ATTENTION_FORCE_BUILD=TRUE`). Else build where there is a network.",
+    ),
     # The check of the result.
     Entry(
         "SEB-7001",

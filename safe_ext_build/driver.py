@@ -161,8 +161,9 @@ def _no_compiler(settings: Settings, torch: Torch | None, cuda: Cuda | None) -> 
 
 
 def _about_torch(settings: Settings, torch: Torch | None) -> Iterator[str]:
-    if settings.torch.pin and not (torch and torch.facts):
-        yield f"{settings.source('torch.pin')} asks for a requirement of torch, and there is no torch to require"
+    for name, wanted in (("torch.pin", settings.torch.pin), ("torch.label", settings.torch.label)):
+        if wanted and not (torch and torch.facts):
+            yield f"{settings.source(name)} asks for the version of torch, and there is no torch"
     if torch is not None and torch.source.warning:
         yield torch.source.warning
 

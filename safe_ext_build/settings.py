@@ -114,10 +114,16 @@ def _read_count(value: object) -> int | None:
     return value
 
 
+_FLAG_WORDS = {
+    **dict.fromkeys(("true", "1", "yes", "on"), True),
+    **dict.fromkeys(("false", "0", "no", "off"), False),
+}
+
+
 def _read_flag(value: object) -> bool:
-    """A truth value; as text, the two words that TOML has for it."""
+    """A truth value; as text also what people write into environment variables."""
     if isinstance(value, str):
-        value = {"true": True, "false": False}.get(value.strip().lower())
+        value = _FLAG_WORDS.get(value.strip().lower())
     if not isinstance(value, bool):
         raise ValueError
     return value
@@ -211,6 +217,12 @@ class TorchSettings:
     pin: Flag = False
     """Whether the wheel requires the minor version of the torch that it was built against (`torch==2.14.*`), so
     that it is not installed beside another. Only for projects that setuptools builds."""
+
+    label: Flag = False
+    """Whether the wheel's version says what it was built against, as a local version label: `1.2+cu130torch2.14`,
+    so that wheels for two torches have two names, and pip's cache keeps them apart. For wheels that you hand out
+    yourself: package indexes refuse local versions, and pip refuses an sdist of an index whose wheel has another
+    version. Only for projects that setuptools builds."""
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from .schedule.ninjafile import JOB
 from .schedule.policy import Limits
 from .schedule.shim import Config
 from .settings import Settings
+from .stamp import Stamp
 from .supervise import hook, shims, workspace
 from .supervise.processes import ID_VARIABLE
 from .supervise.protocol import HISTORY
@@ -83,7 +84,7 @@ def run(scene: Scene) -> Any:
                 if scene.compiles:
                     _write_history(history.lookup_all(scope(project)), place)
                 build = _stage(scene, place, project, _ground(scene, place))
-            result = hook.run(build, place, signals, lambda: _take_leave(account, place))
+            result = hook.run(build, place, signals, lambda: _conclude(place, account, history, "interrupted"))
             if build.check:
                 checking.settle(scene.settings, scene.torch, scene.cuda, place.path, _made(scene, result))
             outcome = "built"
@@ -137,9 +138,9 @@ def _with_nvcc_on_path(tree: hook.Tree) -> hook.Tree:
 
 
 def _conclude(
-    place: Workspace, account: Account | None, history: History, outcome: Outcome, error: Exception | None
+    place: Workspace, account: Account | None, history: History, outcome: Outcome, error: Exception | None = None
 ) -> None:
-    """After a build: clear its workspace away, say what it has cost, and remember it."""
+    """After a build, however it ended: clear its workspace away, say what it has cost, and remember it."""
     seen = list(events.read(place.path / "events.jsonl"))
     place.remove()
     if line := summarize(seen):
@@ -149,9 +150,14 @@ def _conclude(
     history.record((one.entry, Curve(one.alone, one.curve)) for one in seen if one.outcome == "compiled")
 
 
-def _pin(scene: Scene) -> str:
-    wanted = scene.settings.torch.pin and scene.hook in stamp.HOOKS
-    return stamp.requirement(scene.torch.facts.version) if wanted and scene.torch and scene.torch.facts else ""
+def _stamp(scene: Scene) -> Stamp:
+    facts, wanted = scene.torch.facts if scene.torch else None, scene.settings.torch
+    if facts is None or scene.hook not in stamp.HOOKS:
+        return Stamp()
+    return Stamp(
+        stamp.requirement(facts.version) if wanted.pin else "",
+        stamp.label(facts.version, facts.cuda, facts.hip) if wanted.label else "",
+    )
 
 
 def _made(scene: Scene, result: str) -> Path:
@@ -165,14 +171,6 @@ def _account(scene: Scene, cache: Path) -> Account:
     toolkit = f"{cuda.build} in {cuda.home}" if cuda else ""
     torch = facts.describe() if facts else ""
     return Account(scene.project, scene.hook, scene.settings, scene.plan, toolkit, torch, cache)
-
-
-def _take_leave(account: Account | None, place: Workspace) -> None:
-    """Before this process dies by a signal: nothing of the build may stay longer than it must."""
-    seen = list(events.read(place.path / "events.jsonl"))
-    place.remove()
-    if account:
-        account.settle(place.id, seen, "interrupted")
 
 
 def _write_history(known: dict[str, Curve], place: Workspace) -> None:
@@ -255,7 +253,7 @@ def _stage(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.B
         backend_path=scene.settings.inner_path,
         cwd=str(ground),
         check=checking.order(scene.settings, scene.torch) if scene.compiles else None,
-        pin=_pin(scene),
+        stamp=_stamp(scene),
     )
 
 

@@ -59,6 +59,7 @@ def test_the_schema_is_what_the_dataclasses_say() -> None:
         "torch.match",
         "torch.runtime",
         "torch.pin",
+        "torch.label",
         "jobs.max",
         "jobs.nvcc-threads",
         "jobs.memory-guard",
@@ -135,6 +136,7 @@ SAMPLES: dict[str, str] = {
     "build-dir": "/objects",
     "torch.runtime": "/env",
     "torch.pin": "true",
+    "torch.label": "true",
     "require-cuda": "true",
     "check": "false",
 }
@@ -223,6 +225,14 @@ def test_a_count_that_is_none_is_refused(tmp_path: Path, variable: str, junk: st
     assert ("torch itself reads 0 as no limit" in caught.value.hint) == (variable != "NVCC_THREADS")
 
 
+@pytest.mark.parametrize(("text", "expected"), [("1", True), ("Yes", True), ("0", False), ("off", False)])
+def test_a_flag_in_the_environment_is_written_as_people_write_it(
+    tmp_path: Path, text: str, expected: bool
+) -> None:
+    settings, _ = read(tmp_path, "", {}, {"SAFE_EXT_BUILD_JOBS_MEMORY_GUARD": text})
+    assert settings.jobs.memory_guard is expected
+
+
 BUILD_DIR = (
     "the path of a directory; in braces only {cuda}, {fingerprint}, {project}, {python}, {torch} may stand there"
 )
@@ -240,7 +250,7 @@ ARCHS = 'a string or a list of strings, such as "8.0;9.0+PTX"'
         ("jobs.max = 1979-05-27", "jobs.max", '"1979-05-27"', COUNT),
         ("jobs.nvcc-threads = -2", "jobs.nvcc-threads", "-2", COUNT),
         ("jobs.memory-guard = 0", "jobs.memory-guard", "0", "true or false"),
-        ("jobs.memory-guard = 'off'", "jobs.memory-guard", '"off"', "true or false"),
+        ("jobs.memory-guard = 'maybe'", "jobs.memory-guard", '"maybe"', "true or false"),
         ("jobs.memory-guard = []", "jobs.memory-guard", "[]", "true or false"),
         ("cuda.archs = 8.6", "cuda.archs", "8.6", ARCHS),
         ("cuda.archs = ['8.0', 9.0]", "cuda.archs", '["8.0", 9.0]', ARCHS),

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from .command import compiler_index, is_compiler
 
 JOB = "seb-job"
+_LANGUAGES = (".cu", ".c", ".cc", ".cpp", ".cxx", ".c++", ".C")
 _ASSIGNMENT = re.compile(r"(\s*)([\w.-]+)\s*=\s*(.*)", re.DOTALL)
 # Bindings of a rule or an edge that ninja reads itself.
 _NOT_FOR_A_SHELL = {"depfile", "dyndep", "rspfile", "rspfile_content", "deps", "msvc_deps_prefix", "pool"}
@@ -65,7 +66,8 @@ class Rewritten:
 def rewrite(text: str, prefixes: Mapping[str, str], cost: Callable[[str], float]) -> Rewritten:
     """Rewrite a build.ninja. `prefixes` maps the name of an environment variable to the path that it stands
     for; ninja hashes command lines, so a path that changes with every build would rebuild everything.
-    `cost` forecasts what compiling a source costs; the edges stand in falling order of it."""
+    `cost` forecasts what compiling a source costs; the edges stand in falling order of it, after one of each
+    language."""
     blocks = parse(text)
     variables, literal = _variables(blocks), _literal_variables(blocks)
     changed = [_rewrite_block(block, variables, prefixes, literal) for block in blocks]
@@ -116,8 +118,20 @@ def _runs_of_edges(blocks: Sequence[Block]) -> list[list[Block]]:
 
 def _in_order(run: Sequence[Block], cost: Callable[[str], float]) -> list[Block]:
     builds = [block for block in run if block.kind == "build"]
-    ordered = iter(sorted(builds, key=lambda block: -max(map(cost, read_edge(block).inputs), default=0.0)))
+    falling = sorted(builds, key=lambda block: -max(map(cost, read_edge(block).inputs), default=0.0))
+    ordered = iter(_scouts_first(falling))
     return [next(ordered) if block.kind == "build" else block for block in run]
+
+
+def _scouts_first(builds: Sequence[Block]) -> list[Block]:
+    """The first of each language before all others: the one C++ file of a package with seventy kernels would
+    otherwise come last, and say only then that its headers and this torch do not go together."""
+    scouts: dict[str, Block] = {}
+    for block in builds:
+        language = os.path.splitext("".join(read_edge(block).inputs[:1]))[1]
+        if language in _LANGUAGES:
+            scouts.setdefault(language, block)
+    return [*scouts.values(), *(block for block in builds if block not in scouts.values())]
 
 
 def is_generated(text: str) -> bool:

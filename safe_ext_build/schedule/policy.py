@@ -77,6 +77,7 @@ class Scheduler:
         self._blocked = -1
         self._overtaken = 0
         self._unknown = 0
+        self._scout = -1
 
     # What happens.
 
@@ -163,13 +164,20 @@ class Scheduler:
 
     def _wait(self, job: Job) -> None:
         base = job.forecast.curve
-        # In no order, where nothing is known: what is learned from the first must hold for the rest.
-        job.priority = _urgency(base) if job.forecast.known else job.order * GOLDEN % 1.0
+        job.priority = _urgency(base) if job.forecast.known else self._blind_priority(job)
         job.cpu = base.seconds * job.features.parallelism
         job.group = _group(job)
         self._waiting += 1
         self._waiting_cpu += job.cpu
         heappush(self._groups.setdefault(job.group, []), (-job.priority, job.order, job.id))
+
+    def _blind_priority(self, job: Job) -> float:
+        """In no order, where nothing is known: what is learned from the first must hold for the rest. Only the
+        first C++ file goes before all kernels: what is wrong with it would else be said last."""
+        if job.features.cuda or self._scout not in (-1, job.id):
+            return job.order * GOLDEN % 1.0
+        self._scout = job.id
+        return 1.0
 
     def _stop(self, job: Job) -> None:
         del self._running[job.id]

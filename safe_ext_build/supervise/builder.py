@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .. import stamp
 from ..errors import SafeExtBuildError
 from ..schedule.shim import MISSING
 from .backend import load
@@ -42,10 +43,8 @@ def _answer(request: dict[str, Any], explained: Sequence[Path]) -> dict[str, Any
         hook = getattr(backend, request["hook"], None)
         if hook is None:
             return {"missing": True}
-        if request["pin"]:
-            from ..stamp import install
-
-            install(request["pin"])
+        if any(request["stamp"].values()):
+            stamp.install(stamp.Stamp(**request["stamp"]))
         value = hook(**request["arguments"])
         if request["check"]:
             from ..verify import gather

@@ -14,13 +14,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 from ..errors import BuildFailed, HookMissing, SupervisionError
 from ..schedule.shim import MISSING
+from ..stamp import Stamp
 from . import blame, heartbeat, stall
 from .backend import hook_hint
 from .linux import is_subreaper, pidfd_open, set_subreaper
@@ -48,8 +49,8 @@ class Build(Tree):
 
     `cwd`: the directory to run it in, which is the project's or a copy of it. `backend` is `module` or
     `module:object`, `backend_path` where it lies inside the project, if it does. `check`: how the builder is to
-    look at what the hook has made (see verify.gather); None when it is not. `pin`: a requirement to add to the
-    project's own.
+    look at what the hook has made (see verify.gather); None when it is not. `stamp`: what to add to the
+    project's metadata.
     """
 
     hook: str
@@ -58,7 +59,7 @@ class Build(Tree):
     backend_path: tuple[str, ...]
     cwd: str
     check: dict[str, Any] | None = None
-    pin: str = ""
+    stamp: Stamp = field(default_factory=Stamp)
 
 
 @dataclass
@@ -105,7 +106,7 @@ def run(build: Build, workspace: Workspace, signals: Signals, farewell: Callable
         "path": sys.path,
         "cwd": build.cwd,
         "check": build.check,
-        "pin": build.pin,
+        "stamp": asdict(build.stamp),
     }
     with writing(workspace.path):
         (workspace.path / "request.json").write_text(json.dumps(request))

@@ -153,6 +153,7 @@ class JobServer:
         if found is None:
             return
         self.connections[found.number] = found
+        self.edges.pop(found.pid, None)  # of an earlier process of that number
         if edge := self._edge(found.pid):
             self.edges[found.pid] = edge
         self._watch(found.number, lambda: self._serve(found))

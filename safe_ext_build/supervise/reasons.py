@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.error import URLError
 
 # Where the distribution has another name than the module.
 _DISTRIBUTIONS = {
@@ -43,6 +45,10 @@ _NOT_ON_PATH = (
 )
 
 
+# What urllib raises, and what lies beneath it where something else is used.
+_UNREACHED = (URLError, ConnectionError, socket.gaierror, socket.timeout)
+
+
 @dataclass(frozen=True)
 class Cause:
     """What is behind an error: its id, and what to do."""
@@ -76,6 +82,8 @@ def cause_of(error: BaseException, project: Project) -> Cause | None:
     for one in _causes(error):
         if isinstance(one, ModuleNotFoundError) and one.name:
             return _missing(one.name, project)
+    if any(isinstance(one, _UNREACHED) for one in _causes(error)):
+        return Cause("SEB-6110", _offline(project))
     if "Py_LIMITED_API" in str(error) and "Py_GIL_DISABLED" in str(error):
         return Cause("SEB-6107", _ABI3)
     if not project.has_gpu and _PROBES.search(project.script) and _ABOUT_GPUS.search(f"{error!r}"):
@@ -105,6 +113,12 @@ def _missing(module: str, project: Project) -> Cause:
         f'the build needs {root}, which was not installed for it: add "{name}" to build-system.requires in '
         f"pyproject.toml; without build isolation: python -m pip install {name}",
     )
+
+
+def _offline(project: Project) -> str:
+    hint = "setup.py wants something from the network, and does not get it"
+    own = dict.fromkeys(name for name in _READS.findall(project.script) if "FORCE_BUILD" in name)
+    return f"{hint}; it may be a prebuilt wheel: {next(iter(own))}=TRUE lets it compile instead" if own else hint
 
 
 def _no_gpu(project: Project) -> str:

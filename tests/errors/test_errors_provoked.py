@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -121,8 +122,8 @@ def scripted(code: str) -> Provoke:
         patch.chdir(place)
         patch.setattr(sys, "path", list(sys.path))
         patch.setattr(Path, "exists", lambda path: "/dev/" not in str(path) and os.path.lexists(path))
-        request = {"backend": name, "backend_path": ["."], "hook": "build_wheel", "arguments": {}, "pin": ""}
-        answered(place, builder._answer({**request, "cwd": str(place), "check": None}, ()))
+        request = defaultdict[str, Any](dict, backend=name, backend_path=["."], hook="build_wheel", cwd=str(place))
+        answered(place, builder._answer(request, ()))
 
     return provoke
 
@@ -613,6 +614,11 @@ TABLE: dict[str, tuple[Provoke, str, str]] = {
     ),
     "SEB-6108": (scripted("raise RuntimeError('no GPU was found')"), "no GPU was found", "it reads MY_ARCHS"),
     "SEB-6109": (scripted("raise ModuleNotFoundError('no torch', name='torch')"), "no torch", ""),
+    "SEB-6110": (
+        scripted("raise ConnectionRefusedError('no answer')"),
+        "ConnectionRefusedError: no answer",
+        "wants something from the network",
+    ),
     "SEB-7001": (
         lambda *_: judged(None, trouble="OSError: no room"),
         "it is not known whether the result",

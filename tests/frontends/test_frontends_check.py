@@ -234,6 +234,21 @@ def test_wheel_that_requires_its_torch(ground: Ground, tmp_path: Path) -> None:
     assert not (project / "PKG-INFO").exists()
 
 
+@on_torch
+def test_wheel_that_names_its_torch_in_its_version(ground: Ground, tmp_path: Path) -> None:
+    """pip sees one version in metadata and wheel, and installs it; the sdist keeps the project's own."""
+    project = write_project(tmp_path, "from setuptools import setup\nsetup(packages=['sample'])\n")
+    label = ground.having(SAFE_EXT_BUILD_TORCH_LABEL="1")
+    label.pip(
+        "install", "--no-build-isolation", "--no-deps", "--target", tmp_path / "lib", project, cwd=tmp_path
+    ).check()
+    version = ground.evaluate("torch", "'.'.join(torch.__version__.split('.')[:2])")
+    cuda = ground.evaluate("torch", "torch.version.cuda.replace('.', '')")
+    assert (tmp_path / "lib" / f"sample-1.0+cu{cuda}torch{version}.dist-info" / "RECORD").exists()
+    label.hook(project, "build_sdist", str(tmp_path)).check()
+    assert (tmp_path / "sample-1.0.tar.gz").exists()
+
+
 # --- the reader, on what the real compiler writes
 
 

@@ -20,6 +20,8 @@ from safe_ext_build.plan import BuildPlan
 from safe_ext_build.report import shelf
 from safe_ext_build.report.account import Account
 from safe_ext_build.report.record import Record
+from safe_ext_build.schedule.history import History
+from safe_ext_build.schedule.history_key import scope
 from safe_ext_build.settings import Settings
 
 STANDIN = Path(__file__).parents[1] / "projects" / "standin"
@@ -120,21 +122,25 @@ def test_without_a_wish_nothing_is_said(tmp_path: Path, compiler: Path) -> None:
     assert "report" not in said and "compiled 1 object" in said
 
 
-def test_an_interrupted_build_leaves_a_record(tmp_path: Path, compiler: Path) -> None:
-    build = Build(tmp_path, compiler, long="seconds=60")
+def test_an_interrupted_build_leaves_a_record_and_what_it_has_learned(tmp_path: Path, compiler: Path) -> None:
+    build = Build(tmp_path, compiler, a_short="seconds=1 burn=1 mib=40", long="seconds=60")
     process = build.start(SAFE_EXT_BUILD_REPORT_PATH="~/report.trace.json")
+    objects = build.project / "build"
     deadline = time.monotonic() + 60
-    while not list((build.project / "build").rglob("long.seb-*.o")) and time.monotonic() < deadline:
+    while time.monotonic() < deadline and not (
+        list(objects.rglob("long.seb-*.o")) and list(objects.rglob("a_short.o"))
+    ):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     text, _ = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT, text
+    assert "compiled 1 object" in text
     record = build.record()
     assert (record.outcome, record.error) == ("interrupted", "")
-    assert [(run.source, run.outcome) for run in record.runs] in (
-        [("csrc/long.cu", "unfinished")],
-        [("csrc/long.cu", "stopped")],
-    )
+    outcomes = {run.source: run.outcome for run in record.runs}
+    assert outcomes.pop("csrc/a_short.cu") == "compiled"
+    assert outcomes in ({"csrc/long.cu": "unfinished"}, {"csrc/long.cu": "stopped"})
+    assert len(History(build.cache / "history.sqlite").lookup_all(scope("gadget"))) == 1
     assert "traceEvents" in json.loads((build.home / "report.trace.json").read_text())
 
 

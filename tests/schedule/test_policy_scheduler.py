@@ -271,6 +271,14 @@ def test_longest_after_its_peak_first() -> None:
     assert ids(build(curves, cpus=3).decide(0, memory()).admit) == [2, 3, 1]
 
 
+def test_of_unknown_ones_a_single_cpp_file_goes_before_the_kernels() -> None:
+    scheduler = Scheduler(Limits(100, 2), Forecaster({}))
+    for id in range(10):
+        scheduler.enqueue(Waiting(id, Features(id < 5, 1, 1, str(id))))
+    first = ids(scheduler.decide(0, memory()).admit)
+    assert first[0] == 5, "the first C++ file"
+
+
 def test_a_big_job_is_not_overtaken_for_ever() -> None:
     curves = {0: curve(20, 1000), **{id: curve(6, 100) for id in range(1, 300)}}
     scheduler = build(curves, cpus=4)

@@ -91,6 +91,14 @@ def test_the_most_expensive_stand_first_and_equals_in_their_order() -> None:
     assert [edge.outputs[0][0] for edge in edges(result.text)] == list("ebacdf")
 
 
+def test_one_of_each_language_stands_before_the_rest() -> None:
+    text = "rule cc\n  command = cc $in\n" + "".join(
+        f"build {n[0]}.o: cc {n}\n" for n in ("a.cu", "b.cu", "c.cpp", "d.cpp")
+    )
+    cost = {"a.cu": 3.0, "b.cu": 4.0, "c.cpp": 1.0, "d.cpp": 2.0}
+    assert [edge.outputs[0][0] for edge in rewrite(text, {}, cost.__getitem__).edges] == list("bdac")
+
+
 def test_an_edge_takes_its_own_lines_along_and_never_crosses_another_statement() -> None:
     text = (
         "rule cc\n  command = cc $flags $in\n"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from socket import gaierror
+from urllib.error import URLError
 
 import pytest
 
@@ -102,3 +104,15 @@ def test_a_project_is_read(tmp_path: Path) -> None:
     (tmp_path / "build_tools").mkdir()
     found = Project.read(tmp_path)
     assert (found.script, found.beside) == ("script", frozenset({"setup", "helper", "build_tools"}))
+
+
+def test_a_script_that_downloads_is_told_how_not_to() -> None:
+    refused = URLError(gaierror(-2, "Name or service not known"))
+    given_up = SystemExit(f"error: {refused}")
+    given_up.__context__ = refused  # as setuptools does
+    script = 'FORCE = os.getenv("CAUSAL_CONV1D_FORCE_BUILD", "FALSE") == "TRUE"'
+    assert hint_for(given_up, Project(script=script)).endswith(
+        "CAUSAL_CONV1D_FORCE_BUILD=TRUE lets it compile instead"
+    )
+    assert hint_for(refused, Project()) == "setup.py wants something from the network, and does not get it"
+    assert hint_for(OSError("disk full"), Project(script=script)) == ""
