@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -121,8 +122,8 @@ def scripted(code: str) -> Provoke:
         patch.chdir(place)
         patch.setattr(sys, "path", list(sys.path))
         patch.setattr(Path, "exists", lambda path: "/dev/" not in str(path) and os.path.lexists(path))
-        request = {"backend": name, "backend_path": ["."], "hook": "build_wheel", "arguments": {}, "pin": ""}
-        answered(place, builder._answer({**request, "cwd": str(place), "check": None}, ()))
+        request = defaultdict[str, Any](dict, backend=name, backend_path=["."], hook="build_wheel", cwd=str(place))
+        answered(place, builder._answer(request, ()))
 
     return provoke
 
