@@ -449,8 +449,9 @@ _ALL = (
     ),
     Entry(
         "SEB-5008",
-        "More than one build could be meant",
-        "Several builds of yours run, and the command does not say which of them is to be ended.",
+        "It was not said which build is meant",
+        "The command does not say which of your builds is to be ended. That only one runs now is not enough: it "
+        "need not be the one that you have in mind.",
         "Give the id of one of those that are listed (its beginning is enough), or `--all` for all.",
     ),
     Entry(

@@ -23,7 +23,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> arg
     what = "end a build and all that belongs to it, and prove that nothing is left"
     parser = commands.add_parser("kill", help=what, description=what.capitalize() + ".", epilog=_EPILOG)
     which = parser.add_mutually_exclusive_group()
-    what = "as `safe-ext-build builds` lists it, its beginning is enough; may be left out when only one runs"
+    what = "as `safe-ext-build builds` lists it, its beginning is enough"
     which.add_argument("build", metavar="ID", nargs="?", help=what)
     which.add_argument("--all", action="store_true", help="all of your builds on this machine, lost ones included")
     which.add_argument("--stale", action="store_true", help="only what builds left whose supervisor was lost")
@@ -44,16 +44,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def choose(records: list[Record], named: str | None) -> Record:
-    """The build that is meant. Raises SafeExtBuildError when that is none, or more than one."""
+    """The build that is meant. Raises SafeExtBuildError when that is none, or may be more than one: without an id
+    it may be, since the only one that runs now need not be the one that was looked at."""
     found = [record for record in records if record.build.startswith(named or "")]
-    if len(found) == 1:
+    if named and len(found) == 1:
         return found[0]
     which = f" whose id begins with {named}" if named else ""
     if not found:
         hint = "`safe-ext-build builds` lists those that run; --stale ends what lost ones left."
         raise SafeExtBuildError(f"no build of yours runs here{which}", code="SEB-5007", hint=hint)
     hint = "\n".join(f"{record.build}  {record.project}" for record in found)
-    what = f"{len(found)} builds of yours run here{which}: name one, or say --all"
+    how_many = "1 build of yours runs" if len(found) == 1 else f"{len(found)} builds of yours run"
+    what = f"{how_many} here{which}: name it by its id, or say --all"
     raise SafeExtBuildError(what, code="SEB-5008", hint=hint)
 
 

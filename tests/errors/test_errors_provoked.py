@@ -534,7 +534,7 @@ TABLE: dict[str, tuple[Provoke, str, str]] = {
     ),
     "SEB-5008": (
         lambda *_: kill.choose([running("0a"), running("1b")], None),
-        "2 builds of yours run here: name one, or say --all",
+        "2 builds of yours run here: name it by its id, or say --all",
         "0a  sample\n1b  sample",
     ),
     "SEB-5009": (left, "build 0a1b is not all clear: 2 processes ended, but nfsd (pid 7) lives", "once more"),
