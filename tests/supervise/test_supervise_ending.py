@@ -81,9 +81,10 @@ def test_a_build_is_ended(project: Project, bystanders: Bystanders) -> None:
 @pytest.mark.parametrize("stopped", ["seb-super", "hook"])
 def test_a_build_that_is_stopped(project: Project, bystanders: Bystanders, stopped: str) -> None:
     with compiling(project) as build:
+        (record,) = living(project.environ())
         victim = build.process.pid if stopped == "hook" else build.victims(stopped)[0]
         os.kill(victim, signal.SIGSTOP)
-        done = kill(project)
+        done = kill(project, record.build)
         build.mark("hook")
         build.wait()
         assert build.seconds_to_clear() <= PROMISE, build.names()
@@ -113,7 +114,7 @@ def test_one_of_several(project: Project, tmp_path: Path) -> None:
         (record,) = living(project.environ())
         done = kill(project, "zzz")
         assert "error[SEB-5007]: no build of yours runs here whose id begins with zzz\n" in done.stderr
-        done = kill(project, **{ID_VARIABLE: record.build})
+        done = kill(project, record.build, **{ID_VARIABLE: record.build})
         assert (
             f"error[SEB-5006]: this command runs inside build {record.build}, and would end itself\n"
             in done.stderr
