@@ -287,6 +287,11 @@ class Settings:
     against. A module with undefined symbols fails the build. It takes some seconds, and the memory of one
     `import torch`."""
 
+    on_running: Literal["wait", "replace", "fail"] = "wait"
+    """What a build does while another build of the same project runs (of the same directory; or of the same sdist,
+    for the same torch and compilers). `wait`: it says which one, and begins when that has ended, in whatever way.
+    `replace`: it ends the other one first, completely. `fail`: it ends with an error."""
+
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     @property

@@ -65,13 +65,8 @@ def _end(record: Record) -> Outcome:
 
 def _report(outcome: Outcome) -> int:
     """Say how it went; returns the exit status that this makes."""
-    count = outcome.ended
-    ended = f"{count} {'process' if count == 1 else 'processes'} ended"
-    if outcome.left:
-        ui.warn(f"build {outcome.build} is not all clear: {ended}, but {'; '.join(outcome.left)}")
-        return 1
-    ui.say(f"build {outcome.build} is all clear: {ended}, workspace removed")
-    return 0
+    (ui.warn if outcome.left else ui.say)(f"build {outcome.sentence}")
+    return 1 if outcome.left else 0
 
 
 def _roots() -> list[Path]:
