@@ -292,6 +292,11 @@ class Settings:
     for the same torch and compilers). `wait`: it says which one, and begins when that has ended, in whatever way.
     `replace`: it ends the other one first, completely. `fail`: it ends with an error."""
 
+    progress: Literal["auto", "tty", "lines", "off"] = "auto"
+    """How it is shown how far a build is. `auto`: a bar in the last row of the terminal, where the backend's output
+    goes to one; else, as in a log, a line for each object and one each minute. `tty`: also a bar on the terminal that
+    pip and uv run in, which keep the backend's output to themselves. `lines`: lines, never a bar. `off`: neither."""
+
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     @property

@@ -250,6 +250,7 @@ def _tree(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.Tr
         limits=asdict(Limits(scene.plan.most_jobs, scene.plan.cpus, scene.plan.guard)),
         compiles=asdict(_naming(scene, project, real, ground)),
         neighbours=str(found or ""),
+        progress=scene.settings.progress,
     )
 
 

@@ -14,16 +14,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 from ..errors import BuildFailed, CompileFailed, HookMissing, SupervisionError
 from ..schedule.shim import MISSING
-from . import blame, heartbeat, stall
+from . import blame, heartbeat, stall, terminal
 from .linux import is_subreaper, pidfd_open, set_subreaper
 from .processes import Process, descendants, end_all, marked, read, snapshot
+from .progress import Mode, Show
 from .protocol import BUILDER_KILLED, CONTINUE, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
 from .workspace import Workspace, writing
 
@@ -34,12 +35,14 @@ _BOOTSTRAP = "import sys; sys.path.append({root!r}); from {module} import main; 
 
 @dataclass(frozen=True)
 class Tree:
-    """What a supervisor has to know of the processes that it is to own: see SupervisorRequest."""
+    """What a supervisor has to know of the processes that it is to own: see SupervisorRequest. `progress`: see the
+    setting of this name."""
 
     environ: Mapping[str, str]
     limits: dict[str, Any]
     compiles: dict[str, Any]
     neighbours: str
+    progress: Mode
 
 
 @dataclass(frozen=True)
@@ -145,9 +148,9 @@ def _supervise(
     command: list[str], tree: Tree, workspace: Workspace, signals: Signals, frontend: bool = True
 ) -> Ending:
     before = {process.pid for process in descendants(os.getpid(), snapshot())}
-    with _subreaper():
+    with _subreaper(), terminal.shown(tree.progress, os.environ, workspace.path) as show:
         try:
-            supervisor, lifeline = _start(command, tree, workspace, frontend)
+            supervisor, lifeline = _start(command, tree, workspace, frontend, show)
             ending = _wait(supervisor, lifeline, signals, frontend)
             ending.verdict = Verdict.load(workspace.path / "verdict.json")
         finally:
@@ -156,7 +159,7 @@ def _supervise(
 
 
 def _start(
-    command: list[str], tree: Tree, workspace: Workspace, frontend: bool
+    command: list[str], tree: Tree, workspace: Workspace, frontend: bool, show: Show
 ) -> tuple[subprocess.Popen[bytes], int]:
     reader, writer = os.pipe()
     parent = read(os.getppid())
@@ -174,13 +177,15 @@ def _start(
         neighbours=tree.neighbours,
         patience=stall.PATIENCE,
         heartbeat=heartbeat.INTERVAL,
+        show=asdict(show),
     )
     request.save(workspace.path / "supervisor.json")
     start = python_command(
         "safe_ext_build.supervise.supervisor", str(workspace.path / "supervisor.json"), isolated=True
     )
     try:
-        supervisor = subprocess.Popen(start, pass_fds=(reader, workspace.lock), start_new_session=True)
+        inherited = [descriptor for descriptor in (reader, workspace.lock, show.terminal) if descriptor >= 0]
+        supervisor = subprocess.Popen(start, pass_fds=inherited, start_new_session=True)
     finally:
         os.close(reader)
     return supervisor, writer

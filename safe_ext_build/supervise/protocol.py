@@ -25,7 +25,7 @@ class SupervisorRequest:
 
     `limits` and `compiles` are the fields of policy.Limits and broker.Naming. `neighbours`: where the builds
     of this user tell each other what they use; '' where there is no such place. `patience`: see stall.PATIENCE.
-    `heartbeat`: see heartbeat.INTERVAL.
+    `heartbeat`: see heartbeat.INTERVAL. `show`: the fields of progress.Show.
     """
 
     workspace: str
@@ -41,6 +41,7 @@ class SupervisorRequest:
     neighbours: str
     patience: float
     heartbeat: float
+    show: dict[str, Any]
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)))
