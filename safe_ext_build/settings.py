@@ -293,9 +293,10 @@ class Settings:
     `replace`: it ends the other one first, completely. `fail`: it ends with an error."""
 
     progress: Literal["auto", "tty", "lines", "off"] = "auto"
-    """How it is shown how far a build is. `auto`: a bar in the last row of the terminal, where the backend's output
-    goes to one; else, as in a log, a line for each object and one each minute. `tty`: also a bar on the terminal that
-    pip and uv run in, which keep the backend's output to themselves. `lines`: lines, never a bar. `off`: neither."""
+    """How it is shown how far a build is. `auto`: a bar in the last row of the terminal, where the backend's
+    output goes to one; else, as in a log, a line for each object and one each minute. `tty`: also a bar on the
+    terminal that pip or uv runs in, which keeps the backend's output to itself. `lines`: lines, never a bar.
+    `off`: neither."""
 
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 

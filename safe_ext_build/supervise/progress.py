@@ -28,7 +28,7 @@ _PROBE = re.compile(r"CMakeScratch|CompilerId|meson-private|conftest\.|(?:^|/)tm
 @dataclass(frozen=True)
 class Show:
     """How progress is shown: `lines`, one for each object; `beat`, one now and then; and a bar on the descriptor
-    `terminal`, if that is not negative, with `unicode`, `color`, and the `taskbar`'s progress, where it has them."""
+    `terminal`, if that is not negative, with `unicode`, `color` and the `taskbar`, where it has them."""
 
     lines: bool = False
     beat: bool = True
@@ -83,8 +83,8 @@ def _version(text: str) -> list[int]:
 
 def left(status: Status, elapsed: float) -> float | None:
     """Seconds until all is compiled: from the history, else from what was compiled in the `elapsed` seconds; None
-    where neither tells."""
-    if status.expected is not None:
+    where neither tells. (The history counts CPU time: where compiles mostly wait for others, it says nothing.)"""
+    if status.expected is not None and status.expected >= 1:
         return status.expected
     if not status.total or status.compiled < _GUESSED_FROM:
         return None

@@ -1,9 +1,9 @@
 """A line at the bottom of a terminal that others write to as well. Standard library only: the supervisor uses it.
 
-The last row is taken out of the region that scrolls, so that what a compiler, pip or uv prints goes on above it, and
-nothing of it has to pass through us. Each change is one write, which no other comes between; the descriptor does not
-wait (^S stops a terminal), and belongs to nobody else. The supervisor is in a session of its own, so it is never
-stopped for writing, and it asks whether its hook process is in the foreground.
+The last row is taken out of the region that scrolls, so that what a compiler, pip or uv prints goes on above it,
+and nothing of it has to pass through us. Each change is one write, which no other comes between; the descriptor
+does not wait (^S stops a terminal), and belongs to nobody else. The supervisor is in a session of its own, so it
+is never stopped for writing, and it asks whether its hook process is in the foreground.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def size(descriptor: int) -> tuple[int, int]:
 
 
 def is_in_foreground(pid: int) -> bool:
-    """Whether a process may write to its terminal: it has none, or is of the foreground group (proc_pid_stat(5))."""
+    """Whether a process is of its terminal's foreground group, or has no terminal (proc_pid_stat(5))."""
     try:
         with open(f"/proc/{pid}/stat", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -106,7 +106,7 @@ class Terminal:
             self._marker.unlink(missing_ok=True)
 
     def _write(self, text: str) -> None:
-        """Write what the terminal takes: a piece of a sequence is completed by the next write, or a whole one lost."""
+        """Write what the terminal takes: half a sequence is completed by the next write, a whole one is lost."""
         data = self._unsent or text.encode(errors="replace")
         try:
             written = os.write(self.descriptor, data)
@@ -147,8 +147,8 @@ def shown(mode: Mode, environ: Mapping[str, str], workspace: Path) -> Iterator[S
 
 
 def choose(mode: Mode, environ: Mapping[str, str]) -> Show:
-    """How progress is to be shown: a bar where our own output goes to a terminal, else lines; with `tty` also a bar
-    on the terminal that a frontend keeps our output from, if there is one."""
+    """How progress is to be shown: a bar where our own output goes to a terminal, else lines; with `tty` also a
+    bar on the terminal that a frontend keeps our output from, if there is one."""
     if mode in ("lines", "off"):
         return Show(lines=mode == "lines", beat=mode == "lines")
     ours = os.isatty(2)

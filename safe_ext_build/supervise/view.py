@@ -1,4 +1,4 @@
-"""The supervisor's view of its build, for people: lines in a log, and a bar on a terminal. Standard library only."""
+"""What the supervisor shows of its build: lines in a log, a bar on a terminal. Standard library only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LINGER = 2.0  # how long it stays where nothing is compiled: the next compile m
 
 
 class View:
-    """What is shown, and when it is due. `hook`: the hook process, which is in the terminal's foreground or not."""
+    """What is shown, and when it is due. `hook`: the hook process, of the terminal's foreground group or not."""
 
     def __init__(self, show: Show, workspace: Path, hook: int, interval: float) -> None:
         self._show = show
