@@ -19,7 +19,7 @@ NARROWEST = 20
 """Columns that a terminal must have for a bar."""
 _GUESSED_FROM = 3  # compiles that must have ended before their pace says how long the rest will take
 _LONGEST_NAME = 40
-_GAUGE = range(5, 31)
+_SHORTEST_GAUGE, _LONGEST_GAUGE = 5, 30
 _GREEN, _RED, _PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[0m"
 # What a configure step tries out is no object of the build.
 _PROBE = re.compile(r"CMakeScratch|CompilerId|meson-private|conftest\.|(?:^|/)tmp\w{8}/")
@@ -130,8 +130,8 @@ def bar(status: Status, seconds: float | None, width: int, *, unicode: bool, col
         if len("  ".join([*parts, part])) <= room:
             parts.append(part)
     spare = room - len("  ".join(parts)) - 2
-    gauge = _gauge(status, min(spare, _GAUGE[-1]), unicode, color) if spare in _GAUGE or spare > 5 else ""
-    return "  ".join(filter(None, [gauge, *parts]))[: room if not gauge else None]
+    gauge = _gauge(status, min(spare, _LONGEST_GAUGE), unicode, color) if spare >= _SHORTEST_GAUGE else ""
+    return "  ".join(filter(None, [gauge, *parts]))
 
 
 def _ending(status: Status) -> str:

@@ -24,7 +24,7 @@ from ..errors import BuildRunning, SupervisionError
 from ..machine.neighbours import living, neighbours_root
 from . import ending, registry
 from .heartbeat import duration, progress
-from .hook import Signals, die_by
+from .hook import Signals, die_by, leave_if_orphaned
 from .processes import read
 from .registry import Found
 from .workspace import CLAIM, Workspace, lives
@@ -125,6 +125,8 @@ class Turn:
         return f"{self.project} is being built already: {_state(found, self.environ, PATIENCE / 5)}"
 
     def _wait(self, found: Holder, described: str) -> None:
+        if self.for_frontend:
+            leave_if_orphaned()
         ui.say(f"{described}; waiting for its end (safe-ext-build kill {found.build} brings it about)")
         with Signals() as signals:
             deadly = self._watch(found, signals)
@@ -159,6 +161,8 @@ def _state(found: Holder, environ: Mapping[str, str], patience: float = 0.0) -> 
     if known is None:
         return f"build {found.build}, for {since}"
     what = progress(known.status) if known.status else "its supervisor does not answer"
+    if known.status and known.status.expected is not None:
+        what += f", at least {duration(known.status.expected)} to go"
     if _is_stopped(known.record.pid):
         what = "it is stopped, and goes on when it is continued (fg, kill -CONT)"
     return f"build {found.build} (supervisor {known.record.pid}), for {since}: {what}"

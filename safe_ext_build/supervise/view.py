@@ -64,7 +64,7 @@ class View:
 
     def hide(self) -> None:
         """Leave the terminal as it was; the next `update` may draw again."""
-        self._next = 0.0
+        self._next = self._compiling = 0.0
         if self._terminal:
             self._terminal.clear()
 

@@ -32,10 +32,10 @@ def having(project: Project, **variables: str) -> Project:
 
 
 @contextlib.contextmanager
-def first_build(project: Project) -> Iterator[Build]:
+def first_build(project: Project, command: list[str] | None = None) -> Iterator[Build]:
     """A build that compiles for long; what comes after it finds sources that are quickly compiled."""
     project.write_sources(SLOW)
-    with started(project, project.hook()) as build:
+    with started(project, command or project.hook()) as build:
         build.wait_for("cicc", 2)
         build.wait_until(lambda: bool(living(project.environ())), "the record")
         project.write_sources(QUICK)
@@ -77,6 +77,16 @@ def test_it_waits_and_begins_when_the_first_is_killed(project: Project, victim: 
     assert [*(project.runtime / "safe-ext-build" / "neighbours").glob("turns/*")] == []
 
 
+@pytest.mark.frontend
+def test_uv_is_killed_while_pip_waits(project: Project) -> None:
+    with first_build(project, project.uv()) as first, started(project, project.pip("-v")) as second:
+        wait_until_it_waits(second)
+        first.hit("frontend", signal.SIGKILL)
+        assert second.wait() == 0, second.text()
+        assert "it is our turn\n" in second.text()
+        assert first.seconds_to_clear() <= PROMISE, first.names()
+
+
 @pytest.mark.parametrize("how", ["INT", "TERM", "KILL"])
 def test_who_waits_can_be_ended_and_leaves_nothing(project: Project, how: str) -> None:
     number = getattr(signal, f"SIG{how}")
@@ -91,6 +101,7 @@ def test_who_waits_can_be_ended_and_leaves_nothing(project: Project, how: str) -
         assert first.process.poll() is None
 
 
+@pytest.mark.frontend
 def test_whose_frontend_goes_away_stops_waiting(project: Project) -> None:
     with first_build(project), started(project, project.pip("-v")) as second:
         wait_until_it_waits(second)
