@@ -114,7 +114,7 @@ def _turn(task: Task, settings: Settings, decided: Decisions) -> Turn:
         fields = staging.naming(decided.torch, decided.cuda, decided.plan)
         place = store.where(project, task.hook, settings.build_dir, cache, fields)
     name, source = store.name(project), settings.source("on-running")
-    return Turn(place or project, name, settings.on_running, source, os.environ)
+    return Turn(place or project, name, settings.on_running, source, settings.progress, os.environ)
 
 
 def _attempt(task: Task, settings: Settings, decided: Decisions, turn: Turn | None) -> Any:

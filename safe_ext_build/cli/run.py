@@ -65,7 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(chosen: Settings, environment: Environment, program: Path, command: list[str]) -> tuple[int, int]:
     """Run the command when it is its turn. In a directory that is no project nobody else is in its way."""
     here, source = Path.cwd(), chosen.source("on-running")
-    turn = Turn(here, store.name(here), chosen.on_running, source, os.environ, for_frontend=False)
+    name, mode = store.name(here), chosen.on_running
+    turn = Turn(here, name, mode, source, chosen.progress, os.environ, for_frontend=False)
     while True:
         if staging.is_project(here):
             turn.await_it()

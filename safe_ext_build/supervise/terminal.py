@@ -17,6 +17,7 @@ import termios
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ..ui import PREFIX
 from .progress import NARROWEST, Mode, Show, draws, has_taskbar, has_unicode, is_watched
 
 DRAWN = "drawn"
@@ -166,6 +167,18 @@ def choose(mode: Mode, environ: Mapping[str, str]) -> Show:
         color=not environ.get("NO_COLOR"),
         taskbar=descriptor >= 0 and has_taskbar(environ),
     )
+
+
+def tell(mode: Mode, text: str) -> None:
+    """Say what cannot wait on the terminal that a frontend keeps our output from, if that is asked for."""
+    if mode != "tty" or os.isatty(2) or not is_in_foreground(os.getpid()):
+        return
+    descriptor = _open("/dev/tty")
+    if descriptor < 0:
+        return
+    with contextlib.suppress(OSError):
+        os.write(descriptor, f"\r\n{PREFIX}{text}\r\n".encode(errors="replace"))
+    os.close(descriptor)
 
 
 def _open(place: str) -> int:

@@ -22,10 +22,11 @@ from typing import Literal
 from .. import ui
 from ..errors import BuildRunning, SupervisionError
 from ..machine.neighbours import living, neighbours_root
-from . import ending, registry
+from . import ending, registry, terminal
 from .heartbeat import duration, progress
 from .hook import Signals, die_by, leave_if_orphaned
 from .processes import read
+from .progress import Mode as ProgressMode
 from .registry import Found
 from .workspace import CLAIM, Workspace, lives
 
@@ -60,15 +61,16 @@ class Holder:
 class Turn:
     """A turn to build what is kept at `place`: a project's directory, or the store of an unpacked sdist.
 
-    `project`: its name; `mode`: what to do while another build has it; `source`: who says so. `for_frontend`:
-    whether nobody needs the build once our parent has gone. A build inside of one that has a turn never waits,
-    for it might be waited for itself.
+    `project`: its name; `mode`: what to do while another build has it; `source`: who says so; `progress`: the
+    setting of this name. `for_frontend`: whether nobody needs the build once our parent has gone. A build inside
+    of one that has a turn never waits, for it might be waited for itself.
     """
 
     place: Path
     project: str
     mode: Mode
     source: str
+    progress: ProgressMode
     environ: Mapping[str, str]
     for_frontend: bool = True
 
@@ -127,7 +129,7 @@ class Turn:
     def _wait(self, found: Holder, described: str) -> None:
         if self.for_frontend:
             leave_if_orphaned()
-        ui.say(f"{described}; waiting for its end (safe-ext-build kill {found.build} brings it about)")
+        self._tell(f"{described}; waiting for its end (safe-ext-build kill {found.build} brings it about)")
         with Signals() as signals:
             deadly = self._watch(found, signals)
         if deadly:
@@ -146,8 +148,14 @@ class Turn:
                 return deadly
             if self.for_frontend and os.getppid() != frontend:
                 return signal.SIGTERM
-        ui.say(f"the other build has ended, after {duration(time.monotonic() - begun)} of waiting: it is our turn")
+        waited = duration(time.monotonic() - begun)
+        self._tell(f"the other build has ended, after {waited} of waiting: it is our turn")
         return 0
+
+    def _tell(self, text: str) -> None:
+        """Say it where it is seen."""
+        ui.say(text)
+        terminal.tell(self.progress, text)
 
 
 def _state(found: Holder, environ: Mapping[str, str], patience: float = 0.0) -> str:

@@ -103,7 +103,9 @@ def test_who_waits_can_be_ended_and_leaves_nothing(project: Project, how: str) -
 
 @pytest.mark.frontend
 def test_whose_frontend_goes_away_stops_waiting(project: Project) -> None:
-    with first_build(project), started(project, project.pip("-v")) as second:
+    """pip keeps silent about it; the terminal is told."""
+    telling = having(project, SAFE_EXT_BUILD_PROGRESS="tty")
+    with first_build(project), started(telling, telling.pip(), terminal=True) as second:
         wait_until_it_waits(second)
         hook = second.frontend.children()[0]
         second.hit("frontend", signal.SIGKILL)
@@ -224,7 +226,7 @@ def test_an_unpacked_sdist_is_the_same_wherever_it_lies(project: Project, tmp_pa
 @pytest.fixture
 def turn(tmp_path: Path) -> Turn:
     (tmp_path / "run").mkdir(mode=0o700)
-    return Turn(tmp_path, "p", "fail", "default", {"XDG_RUNTIME_DIR": str(tmp_path / "run")})
+    return Turn(tmp_path, "p", "fail", "default", "auto", {"XDG_RUNTIME_DIR": str(tmp_path / "run")})
 
 
 @pytest.fixture
@@ -243,11 +245,11 @@ def test_one_at_a_time(turn: Turn, places: list[Workspace]) -> None:
         turn.claim(second)
     with pytest.raises(BuildRunning, match=f"^p is being built already: build {first.id}, for [01] s$"):
         turn.await_it()
-    linked = Turn(turn.place / "link", "p", "fail", "default", turn.environ)
+    linked = Turn(turn.place / "link", "p", "fail", "default", "auto", turn.environ)
     linked.place.symlink_to(turn.place)
     with pytest.raises(Taken):
         linked.claim(second)
-    Turn(turn.place / "run", "p", "fail", "default", turn.environ).claim(second)
+    Turn(turn.place / "run", "p", "fail", "default", "auto", turn.environ).claim(second)
     first.remove()
     assert not turn.await_it()
 
