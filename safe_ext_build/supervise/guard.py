@@ -51,7 +51,7 @@ def _watch(workspace: Workspace, reader: int, hook: int, supervisor: Process | N
     _wait(reader, hook, supervisor)
     if os.read(reader, 1):
         return  # the supervisor has cleared up itself
-    give_back(show, workspace.path)
+    give_back(show)
     clear(workspace)
 
 

@@ -171,7 +171,7 @@ def _start(
         frontend=os.getppid() if frontend else 0,
         frontend_start=parent.start if parent else 0,
         command=command,
-        environ=dict(tree.environ),
+        environ={**tree.environ, **terminal.lent(show)},
         limits=tree.limits,
         compiles=tree.compiles,
         neighbours=tree.neighbours,

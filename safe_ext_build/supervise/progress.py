@@ -28,11 +28,14 @@ _PROBE = re.compile(r"CMakeScratch|CompilerId|meson-private|conftest\.|(?:^|/)tm
 @dataclass(frozen=True)
 class Show:
     """How progress is shown: `lines`, one for each object; `beat`, one now and then; and a bar on the descriptor
-    `terminal`, if that is not negative, with `unicode`, `color` and the `taskbar`, where it has them."""
+    `terminal`, if that is not negative, with `unicode`, `color` and the `taskbar`, where it has them. It is drawn
+    while the process `owner` is in the foreground; the file `marker` exists while it has to be taken away."""
 
     lines: bool = False
     beat: bool = True
     terminal: int = -1
+    owner: int = 0
+    marker: str = ""
     unicode: bool = False
     color: bool = False
     taskbar: bool = False

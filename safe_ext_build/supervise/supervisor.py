@@ -40,7 +40,7 @@ class Supervisor:
         self.workspace = Workspace(Path(request.workspace), request.lock)
         self.selector = selectors.DefaultSelector()
         self.show = Show(**request.show)
-        self.view = View(self.show, self.workspace.path, request.hook, request.heartbeat)
+        self.view = View(self.show, request.heartbeat)
         self.jobs = JobServer(request, self.workspace, self.selector, self.view.note)
         self.stall = stall.Watch(request.patience)
         self.next_look = 0.0

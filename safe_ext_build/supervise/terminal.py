@@ -22,6 +22,7 @@ from .progress import NARROWEST, Mode, Show, draws, has_taskbar, has_unicode, is
 
 DRAWN = "drawn"
 """Stands in the workspace while something is drawn that has to be taken away."""
+VARIABLE = "SAFE_EXT_BUILD_TERMINAL"
 _LOWEST = 4  # rows
 _SAVE, _RESTORE = "\x1b7", "\x1b8"
 _ALL_ROWS = "\x1b[r"
@@ -51,12 +52,12 @@ def is_in_foreground(pid: int) -> bool:
 
 
 class Terminal:
-    """The last row. `marker` exists while it is ours; `hook`: who has to be in the foreground."""
+    """The last row, where it may be drawn."""
 
-    def __init__(self, descriptor: int, marker: Path, hook: int) -> None:
-        self.descriptor = descriptor
-        self._marker = marker
-        self._hook = hook
+    def __init__(self, show: Show) -> None:
+        self.descriptor = show.terminal
+        self._marker = Path(show.marker)
+        self._owner = show.owner
         self._size = (0, 0)
         self._unsent = b""
         self._taskbar = ""
@@ -69,7 +70,7 @@ class Terminal:
     def columns(self) -> int:
         """How wide a line may be; 0 when nothing can be drawn now, and then nothing is."""
         rows, columns = size(self.descriptor)
-        if rows >= _LOWEST and columns >= NARROWEST and is_in_foreground(self._hook):
+        if rows >= _LOWEST and columns >= NARROWEST and is_in_foreground(self._owner):
             return columns
         self.clear()
         return 0
@@ -120,17 +121,17 @@ def _cleared(row: int) -> str:
     return f"{_SAVE}\x1b[{row};1H\x1b[0m\x1b[2K{_ALL_ROWS}{_RESTORE}"
 
 
-def give_back(show: Show, workspace: Path) -> None:
+def give_back(show: Show) -> None:
     """Clear away what a supervisor that was killed has drawn."""
-    if show.terminal < 0 or not (workspace / DRAWN).exists():
+    if show.terminal < 0 or not os.path.exists(show.marker):
         return
     rows, _ = size(show.terminal)
     old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})  # or we might be stopped for it
     try:
         os.write(show.terminal, (_cleared(max(1, rows)) + _NO_TASKBAR * show.taskbar).encode())
-        (workspace / DRAWN).unlink(missing_ok=True)
+        os.unlink(show.marker)
     except OSError:
-        pass  # the terminal is gone, too
+        pass  # the terminal is gone, or another has been faster
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, old)
 
@@ -138,31 +139,45 @@ def give_back(show: Show, workspace: Path) -> None:
 @contextlib.contextmanager
 def shown(mode: Mode, environ: Mapping[str, str], workspace: Path) -> Iterator[Show]:
     """How the progress of a build is shown from here; at the end the terminal is as it was."""
-    show = choose(mode, environ)
+    show = choose(mode, environ, workspace)
     try:
         yield show
     finally:
-        give_back(show, workspace)
+        give_back(show)
         if show.terminal >= 0:
             os.close(show.terminal)
 
 
-def choose(mode: Mode, environ: Mapping[str, str]) -> Show:
+def lent(show: Show) -> dict[str, str]:
+    """The variable by which builds inside of this one find the terminal, which is not theirs any more."""
+    place = f"/proc/{os.getpid()}/fd/{show.terminal}:{show.owner}:{show.marker}"
+    return {VARIABLE: place} if show.terminal >= 0 else {}
+
+
+def choose(mode: Mode, environ: Mapping[str, str], workspace: Path) -> Show:
     """How progress is to be shown: a bar where our own output goes to a terminal, else lines; with `tty` also a
-    bar on the terminal that a frontend keeps our output from, if there is one."""
+    bar on the terminal that a frontend keeps our output from, if there is one. A build inside of one that has a
+    terminal uses that one's."""
     if mode in ("lines", "off"):
         return Show(lines=mode == "lines", beat=mode == "lines")
     ours = os.isatty(2)
-    place = ""
-    if draws(environ):
-        place = "/proc/self/fd/2" if ours and (mode == "tty" or is_watched(environ)) else ""
-        place = place or ("/dev/tty" if mode == "tty" else "")
+    place, owner, marker = "", str(os.getpid()), os.fspath(workspace / DRAWN)
+    if not draws(environ):
+        pass
+    elif environ.get(VARIABLE, "").count(":") >= 2:
+        place, owner, marker = environ[VARIABLE].split(":", 2)
+    elif ours and (mode == "tty" or is_watched(environ)):
+        place = "/proc/self/fd/2"
+    elif mode == "tty":
+        place = "/dev/tty"
     descriptor = _open(place)
     is_a_log = not ours or descriptor < 0
     return Show(
         lines=is_a_log,
         beat=is_a_log,
         terminal=descriptor,
+        owner=int(owner),
+        marker=marker,
         unicode=has_unicode(environ),
         color=not environ.get("NO_COLOR"),
         taskbar=descriptor >= 0 and has_taskbar(environ),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 
 from ..events import Event
 from . import progress, stall
 from .heartbeat import Heartbeat, sentence
 from .progress import Show
 from .status import Status
-from .terminal import DRAWN, Terminal
+from .terminal import Terminal
 
 EVERY = 1.0
 """Seconds between two drawings of a bar in which nothing has happened."""
@@ -20,11 +19,11 @@ _LINGER = 2.0  # how long it stays where nothing is compiled: the next compile m
 
 
 class View:
-    """What is shown, and when it is due. `hook`: the hook process, of the terminal's foreground group or not."""
+    """What is shown, and when it is due; `interval`: see Heartbeat."""
 
-    def __init__(self, show: Show, workspace: Path, hook: int, interval: float) -> None:
+    def __init__(self, show: Show, interval: float) -> None:
         self._show = show
-        self._terminal = Terminal(show.terminal, workspace / DRAWN, hook) if show.terminal >= 0 else None
+        self._terminal = Terminal(show) if show.terminal >= 0 else None
         self._beat = Heartbeat(interval)
         self._finished: deque[Event] = deque()
         self._begun = 0.0

@@ -167,7 +167,7 @@ def test_locales(known: bool, environ: dict[str, str]) -> None:
 def test_without_a_terminal_there_are_lines(tmp_path: Path) -> None:
     """pytest's own standard error is none."""
     modes: tuple[progress.Mode, ...] = ("auto", "lines", "off")
-    shown = [terminal.choose(mode, {"TERM": "xterm"}) for mode in modes]
+    shown = [terminal.choose(mode, {"TERM": "xterm"}, tmp_path) for mode in modes]
     assert [(show.lines, show.beat, show.terminal) for show in shown] == [
         (True, True, -1),
         (True, True, -1),
@@ -285,6 +285,23 @@ def test_pip_keeps_silent_and_the_terminal_tells(project: Project) -> None:
         assert screen.build.wait() == 0
         assert screen.is_clean, screen.rows()
         assert screen.rows()[-1] == "" or "Successfully built standin" in screen.rows()[-1]
+
+
+@pytest.mark.frontend
+def test_under_run_pip_keeps_silent_and_the_terminal_tells(project: Project) -> None:
+    """What pip builds belongs to a build of its own, in a session without a terminal. When that is killed, with
+    all that watches over it, the outer one gives the row back."""
+    project.write_sources(SOURCES)
+    with on_a_terminal(project, [*SETUP[:5], *project.pip()], columns=100) as screen:
+        wait_for_bar(screen)
+        inner = next(one for one in screen.build.named("seb-builder")).parent()
+        assert inner is not None and inner.name() == "seb-super"
+        guard = next(one for one in inner.children() if one.name() == "seb-guard")
+        for process in (inner.parent(), guard, inner):
+            assert process is not None
+            process.kill()
+        assert screen.build.wait() == 1
+        assert screen.is_clean, screen.rows()
 
 
 @pytest.mark.frontend
