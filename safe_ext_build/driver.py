@@ -105,7 +105,7 @@ def _decide_in_turn(task: Task, settings: Settings) -> tuple[Decisions, Turn | N
 
 
 def _turn(task: Task, settings: Settings, decided: Decisions) -> Turn:
-    """Who builds the same as we do is one who would write where we do."""
+    """The turn to write where this build does."""
     from . import staging
     from .supervise.turn import Turn
 

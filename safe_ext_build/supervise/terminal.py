@@ -102,19 +102,19 @@ class Terminal:
         """Give the row back."""
         if not self.is_drawn:
             return
-        self._write(_cleared(self._size[0]) + (_NO_TASKBAR if self._taskbar else ""))
+        self._write(_cleared(self._size[0]) + (_NO_TASKBAR if self._taskbar else ""), last=True)
         self._size, self._taskbar = (0, 0), ""
         with contextlib.suppress(OSError):
             self._marker.unlink(missing_ok=True)
 
-    def _write(self, text: str) -> None:
-        """Write what the terminal takes: half a sequence is completed by the next write, a whole one is lost."""
-        data = self._unsent or text.encode(errors="replace")
+    def _write(self, text: str, last: bool = False) -> None:
+        """Write what the terminal takes. What it takes half of is completed by the next write, in place of that
+        one's own text, unless this is the `last`."""
+        data = self._unsent + (text.encode(errors="replace") if last or not self._unsent else b"")
         try:
-            written = os.write(self.descriptor, data)
+            self._unsent = data[os.write(self.descriptor, data) :]
         except OSError:
-            written = 0 if self._unsent else len(data)
-        self._unsent = data[written:]
+            pass  # it takes nothing: then nothing was begun
 
 
 def _cleared(row: int) -> str:
@@ -199,6 +199,10 @@ def tell(mode: Mode, text: str) -> None:
 def _open(place: str) -> int:
     """A descriptor of a terminal that never waits, and is ours alone; -1 where there is none."""
     try:
-        return os.open(place, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC) if place else -1
+        descriptor = os.open(place, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC) if place else -1
     except OSError:
         return -1  # no controlling terminal; or, after su, another user's
+    if descriptor >= 0 and not os.isatty(descriptor):  # who lent it is gone, and its number another's
+        os.close(descriptor)
+        return -1
+    return descriptor

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import re
-import struct
-import termios
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -31,7 +28,7 @@ class Screen:
         """As a user does it, with what has been sent so far on the old screen."""
         self.rows()
         self.emulated.resize(rows, columns)
-        fcntl.ioctl(self.build._master, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
+        self.build.resize(columns, rows)
 
     def rows(self) -> list[str]:
         """What stands in each row."""

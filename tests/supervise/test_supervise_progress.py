@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
+import tty
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pyte
 import pytest
 from kill_harness import Project, build_again
 from screens import Screen, on_a_terminal
@@ -173,6 +179,47 @@ def test_without_a_terminal_there_are_lines(tmp_path: Path) -> None:
         (True, True, -1),
         (False, False, -1),
     ]
+
+
+def test_what_is_no_terminal_any_more_is_not_written_to(tmp_path: Path) -> None:
+    """The process that lent it has ended, and another one has its number."""
+    file = tmp_path / "file"
+    file.touch()
+    environ = {"TERM": "xterm", terminal.VARIABLE: f"{file}:{os.getpid()}:{tmp_path}/drawn"}
+    assert terminal.choose("auto", environ, tmp_path).terminal == -1
+
+
+def test_half_a_sequence_is_completed_before_anything_else() -> None:
+    """The terminal was stopped (^S) in the middle of one; what it takes then makes sense."""
+    reader, writer = os.openpty()
+    tty.setraw(writer)
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("4H", 10, 80, 0, 0))
+    drawn = terminal.Terminal(progress.Show(terminal=writer, owner=os.getpid(), marker=os.devnull + "/none"))
+    try:
+        for number in range(2000):
+            drawn.draw(f"bar {number}", "", 0.0)
+        seen = _all(reader)
+        drawn.draw("bar 3000", "", 0.0)
+        drawn.clear()
+        seen += _all(reader)
+    finally:
+        os.close(reader)
+        os.close(writer)
+    screen = pyte.Screen(80, 10)
+    pyte.ByteStream(screen).feed(seen)
+    assert b"bar 1999" not in seen, "there was room for all of them"
+    assert "".join(screen.display).strip() == ""
+    assert screen.margins is None or screen.margins == (0, 9)
+
+
+def _all(reader: int) -> bytes:
+    found = b""
+    with contextlib.suppress(BlockingIOError):
+        while data := os.read(reader, 1 << 16):
+            found += data
+    return found
 
 
 def test_who_is_in_the_foreground() -> None:
