@@ -169,8 +169,8 @@ def _state(found: Holder, environ: Mapping[str, str], patience: float = 0.0) -> 
     if known is None:
         return f"build {found.build}, for {since}"
     what = progress(known.status) if known.status else "its supervisor does not answer"
-    if known.status and known.status.expected is not None:
-        what += f", at least {duration(known.status.expected)} to go"
+    if known.status and (known.status.expected or 0) >= 1:
+        what += f", at least {duration(known.status.expected or 0)} to go"
     if _is_stopped(known.record.pid):
         what = "it is stopped, and goes on when it is continued (fg, kill -CONT)"
     return f"build {found.build} (supervisor {known.record.pid}), for {since}: {what}"

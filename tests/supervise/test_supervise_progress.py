@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import re
+import shlex
 import signal
 import struct
 import subprocess
@@ -318,9 +319,6 @@ def test_in_a_log_each_object_has_a_line(project: Project) -> None:
     lines = re.findall(r"^safe-ext-build: (\[\d/4\] .*)$", build_again(project), re.MULTILINE)
     assert [line[:12] for line in lines] == [f"[{n + 1}/4] {n}_x.cu" for n in range(4)]
     assert all(re.match(r"\[\d/4\] \d_x\.cu 0 s, 0\.\d GiB", line) for line in lines)
-    project.write_sources({"y": "seconds=0.1"})
-    silent = replace(project, variables={**project.variables, "SAFE_EXT_BUILD_PROGRESS": "off"})
-    assert "[1/1] y.cu" not in build_again(silent)
 
 
 @pytest.mark.frontend
@@ -334,12 +332,11 @@ def test_pip_keeps_silent_and_the_terminal_tells(project: Project) -> None:
         assert screen.rows()[-1] == "" or "Successfully built standin" in screen.rows()[-1]
 
 
-@pytest.mark.frontend
-def test_under_run_pip_keeps_silent_and_the_terminal_tells(project: Project) -> None:
-    """What pip builds belongs to a build of its own, in a session without a terminal. When that is killed, with
-    all that watches over it, the outer one gives the row back."""
+def test_a_build_inside_of_another_one_uses_its_terminal(project: Project) -> None:
+    """It has none itself. When it is killed, with all that watches over it, the outer one gives the row back."""
     project.write_sources(SOURCES)
-    with on_a_terminal(project, [*SETUP[:5], *project.pip()], columns=100) as screen:
+    frontend = ["sh", "-c", f"{shlex.join(project.hook())} > log 2>&1 || exit 1"]
+    with on_a_terminal(project, [*SETUP[:5], *frontend]) as screen:
         wait_for_bar(screen)
         inner = next(one for one in screen.build.named("seb-builder")).parent()
         assert inner is not None and inner.name() == "seb-super"
@@ -351,7 +348,6 @@ def test_under_run_pip_keeps_silent_and_the_terminal_tells(project: Project) -> 
         assert screen.is_clean, screen.rows()
 
 
-@pytest.mark.frontend
 def test_in_the_background_the_terminal_is_left_alone(project: Project) -> None:
     project.write_sources(QUICK)
     code = (
@@ -359,7 +355,6 @@ def test_in_the_background_the_terminal_is_left_alone(project: Project) -> None:
         "if not pid: os.setpgid(0, 0); os.execvp(sys.argv[1], sys.argv[1:])\n"
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
     )
-    command = [sys.executable, "-c", code, *project.pip()]
-    with on_a_terminal(project, command, SAFE_EXT_BUILD_PROGRESS="tty") as screen:
+    with on_a_terminal(project, [sys.executable, "-c", code, *project.hook()]) as screen:
         assert screen.build.wait() == 0, screen.rows()
     assert b"\x1b7" not in screen.build.output

@@ -50,8 +50,8 @@ def workspaces(project: Project) -> set[str]:
     return {path.name for path in project.workspaces.iterdir() if path.is_dir()}
 
 
-@pytest.mark.parametrize("victim", ["hook process", "hook process and supervisor and guard"])
-def test_it_waits_and_begins_when_the_first_is_killed(project: Project, victim: str) -> None:
+def test_it_waits_and_begins_when_the_first_is_killed(project: Project) -> None:
+    """With all that watches over it."""
     with first_build(project) as first, started(project, project.hook()) as second:
         wait_until_it_waits(second)
         (record,) = living(project.environ())
@@ -64,12 +64,8 @@ def test_it_waits_and_begins_when_the_first_is_killed(project: Project, victim: 
         assert re.fullmatch(expected, line), line
         assert "at most 2 compiles" not in second.text(), "it has planned for a machine that is in use"
         assert workspaces(project) == {record.build}
-        victims = [first.process.pid]
-        if victim != "hook process":
-            victims += [first.named(name)[0].pid for name in ("seb-super", "seb-guard")]
-        for pid in victims:
+        for pid in [first.process.pid, *first.victims("seb-super+seb-guard")]:
             os.kill(pid, signal.SIGKILL)
-        first.mark("frontend")
         assert second.wait() == 0, second.text()
     assert re.search(r"the other build has ended, after \d+ s of waiting: it is our turn\n", second.text())
     assert "safe-ext-build: at most 2 compiles at a time" in second.text()
@@ -84,20 +80,20 @@ def test_uv_is_killed_while_pip_waits(project: Project) -> None:
         first.hit("frontend", signal.SIGKILL)
         assert second.wait() == 0, second.text()
         assert "it is our turn\n" in second.text()
-        assert first.seconds_to_clear() <= PROMISE, first.names()
+        assert first.names() == []
 
 
-@pytest.mark.parametrize("how", ["INT", "TERM", "KILL"])
-def test_who_waits_can_be_ended_and_leaves_nothing(project: Project, how: str) -> None:
-    number = getattr(signal, f"SIG{how}")
-    with first_build(project) as first:
+def test_who_waits_can_be_ended_and_leaves_nothing(project: Project) -> None:
+    with first_build(project) as first, contextlib.ExitStack() as stack:
         before = workspaces(project)
-        with started(project, project.hook(), terminal=how == "INT") as second:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            terminal = number == signal.SIGINT
+            second = stack.enter_context(started(project, project.hook(), terminal=terminal))
             wait_until_it_waits(second)
-            second.press(b"\x03") if how == "INT" else second.process.send_signal(number)
+            second.press(b"\x03") if terminal else second.hit("frontend", number)
             assert second.wait() == -number
             assert "Traceback" not in second.text()
-        assert workspaces(project) == before
+            assert workspaces(project) == before
         assert first.process.poll() is None
 
 
