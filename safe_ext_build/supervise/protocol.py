@@ -11,7 +11,8 @@ from typing import Any
 STOP, CONTINUE = b"S", b"C"
 SIGNAL_BYTES = {b"I": "SIGINT", b"T": "SIGTERM", b"H": "SIGHUP", b"Q": "SIGQUIT"}
 
-# Why a build is stopped: its builder, or the command that was to be run, has died by this signal.
+# Why a build is stopped: somebody wants to build anew; its builder, or the command, has died by this signal.
+REPLACED = "another build of the project was to replace it (on-running)"
 BUILDER_KILLED = "the builder was killed by signal {}"
 # Stands in the workspace while it is known why the build fails: a compile has just failed, or it is stopped.
 FAILED = "compile-failed"

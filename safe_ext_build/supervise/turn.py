@@ -27,6 +27,7 @@ from .heartbeat import duration, progress
 from .hook import Signals, die_by, leave_if_orphaned
 from .processes import read
 from .progress import Mode as ProgressMode
+from .protocol import REPLACED
 from .registry import Found
 from .workspace import CLAIM, Workspace, lives
 
@@ -38,7 +39,6 @@ PATIENCE = 5.0
 _TURNS = "turns"
 _TICK = 0.2
 _PAUSE = 0.01
-_REPLACED = "another build of the project was to replace it (on-running)"
 
 
 class Taken(Exception):
@@ -207,7 +207,7 @@ def _replace(found: Holder, described: str) -> None:
         if time.monotonic() > deadline:
             break
         time.sleep(_PAUSE)
-    outcome = ending.end(found.build, found.workspace, _REPLACED)
+    outcome = ending.end(found.build, found.workspace, REPLACED)
     if outcome.left:
         raise SupervisionError(
             f"the earlier build {outcome.sentence}",
