@@ -168,12 +168,12 @@ def _state(found: Holder, environ: Mapping[str, str], patience: float = 0.0) -> 
     since = duration(time.time() - found.since)
     if known is None:
         return f"build {found.build}, for {since}"
-    what = progress(known.status) if known.status else "its supervisor does not answer"
+    what = progress(known.status) if known.status else "it does not answer"
     if known.status and (known.status.expected or 0) >= 1:
         what += f", at least {duration(known.status.expected or 0)} to go"
     if _is_stopped(known.record.pid):
         what = "it is stopped, and goes on when it is continued (fg, kill -CONT)"
-    return f"build {found.build} (supervisor {known.record.pid}), for {since}: {what}"
+    return f"build {found.build} (pid {known.record.pid}), for {since}: {what}"
 
 
 def _look(found: Holder, environ: Mapping[str, str]) -> Found | None:

@@ -58,7 +58,7 @@ def test_it_waits_and_begins_when_the_first_is_killed(project: Project) -> None:
         line = second.text().splitlines()[-1]
         expected = (
             rf"safe-ext-build: project is being built already: build {record.build} "
-            rf"\(supervisor {record.pid}\), for \d+ s: 0 of 2 compiled; waiting for its end "
+            rf"\(pid {record.pid}\), for \d+ s: 0 of 2 compiled; waiting for its end "
             rf"\(safe-ext-build kill {record.build} brings it about\)"
         )
         assert re.fullmatch(expected, line), line
@@ -116,7 +116,7 @@ def test_it_replaces_the_first(project: Project, bystanders: Bystanders) -> None
             assert second.wait() == 0, second.text()
         assert first.wait() == 1
     said = second.text()
-    assert f"build {record.build} (supervisor {record.pid})" in said
+    assert f"build {record.build} (pid {record.pid})" in said
     assert 'ending it, since on-running is "replace"\n' in said
     clear = rf"the earlier build {record.build} is all clear: \d+ processes ended, workspace removed\n"
     assert re.search(clear, said), said
@@ -133,7 +133,7 @@ def test_it_gives_up(project: Project) -> None:
             assert second.wait() == 1
         assert first.process.poll() is None
     error, way_out, setting = second.text().splitlines()[-3:]
-    assert error.startswith(f"safe-ext-build: error: project is being built already: build {record.build} (super")
+    assert error.startswith(f"safe-ext-build: error: project is being built already: build {record.build} (pid ")
     assert way_out.endswith(f"hint: Wait until it has ended, or end it: safe-ext-build kill {record.build}")
     assert 'hint: (SAFE_EXT_BUILD_ON_RUNNING in the environment is "fail"; on-running = "wait" waits' in setting
 
