@@ -486,6 +486,21 @@ _ALL = (
         "Run the command by itself, without `safe-ext-build run --`. Building with pip or uv works elsewhere,"
         " too, without that protection.",
     ),
+    Entry(
+        "SEB-5014",
+        "Another build of the project runs already",
+        'Two builds of one project would write the same files. `on-running = "fail"` says that the second one is '
+        "to give up.",
+        "Build again when the first has ended, or end it: `safe-ext-build kill`, with the id from the error. With "
+        '`on-running = "wait"` the second build waits by itself, with `"replace"` it ends the first.',
+    ),
+    Entry(
+        "SEB-5015",
+        "The build was replaced by another one",
+        'A second build of the same project was started with `on-running = "replace"`, which ends the first.',
+        "Look at the second build. If two tools build the project by themselves (an editor and you, perhaps), let "
+        "only one of them replace.",
+    ),
     # Compiling and setup scripts.
     Entry(
         "SEB-6001",

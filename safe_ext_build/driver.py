@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import advice, plan, store, ui
 from .errors import BuildFailed, CompileFailed, HookMissing, PlaceError, SafeExtBuildError, ToolkitError
@@ -20,6 +20,9 @@ from .settings import Settings
 from .toolchain import find
 from .toolchain.find import Cuda, Torch
 from .toolchain.host import Host
+
+if TYPE_CHECKING:
+    from .supervise.turn import Turn
 
 # A setup script that makes extensions with torch's helper; and one that has its own mind about the host compiler.
 _COMPILES = re.compile(r"cpp_extension|CUDAExtension|CppExtension|\.cu\b")
@@ -81,7 +84,40 @@ def _cache() -> Path | None:
 
 
 def _run(task: Task, settings: Settings) -> Any:
-    decided = decide(task, settings, os.getppid(), _cache())
+    if not (task.compiles and _is_linux()):
+        return _attempt(task, settings, decide(task, settings, os.getppid(), _cache()), None)
+    from .supervise.turn import Taken
+
+    while True:
+        try:
+            return _attempt(task, settings, *_decide_in_turn(task, settings))
+        except Taken:
+            continue
+
+
+def _decide_in_turn(task: Task, settings: Settings) -> tuple[Decisions, Turn | None]:
+    """What is decided once no other build of the project runs: that one may have had the memory."""
+    while True:
+        decided = decide(task, settings, os.getppid(), _cache())
+        turn = _turn(task, settings, decided)
+        if decided.obstacle or not turn.await_it():
+            return decided, turn
+
+
+def _turn(task: Task, settings: Settings, decided: Decisions) -> Turn:
+    """The turn to write where this build does."""
+    from . import staging
+    from .supervise.turn import Turn
+
+    project, place = Path.cwd(), None
+    if store.is_unpacked_sdist(project) and (cache := _cache()):
+        fields = staging.naming(decided.torch, decided.cuda, decided.plan)
+        place = store.where(project, task.hook, settings.build_dir, cache, fields)
+    name, source = store.name(project), settings.source("on-running")
+    return Turn(place or project, name, settings.on_running, source, settings.progress, os.environ)
+
+
+def _attempt(task: Task, settings: Settings, decided: Decisions, turn: Turn | None) -> Any:
     if task.compiles:
         for line in decided.lines:
             ui.say(line)
@@ -91,7 +127,7 @@ def _run(task: Task, settings: Settings) -> Any:
         raise decided.obstacle
     torch, cuda = decided.torch, decided.cuda
     try:
-        return _execute(task, settings, torch, cuda, decided.plan)
+        return _execute(task, settings, torch, cuda, decided.plan, turn)
     except BuildFailed as error:
         error.hint = error.hint or _about_the_place(task, str(error))
         if isinstance(error, CompileFailed):
@@ -247,12 +283,20 @@ def _find_host(torch: Torch | None, cuda: Cuda | None) -> tuple[Host | None, str
         return None, f"{error}; {error.hint}"
 
 
-def _execute(task: Task, settings: Settings, torch: Torch | None, cuda: Cuda | None, planned: BuildPlan) -> Any:
+def _execute(
+    task: Task,
+    settings: Settings,
+    torch: Torch | None,
+    cuda: Cuda | None,
+    planned: BuildPlan,
+    turn: Turn | None,
+) -> Any:
     if not _is_linux():
         return _in_process(task, settings, planned)
     from . import staging
 
-    return staging.run(staging.Scene(task.hook, task.arguments, settings, torch, cuda, planned, task.compiles))
+    scene = staging.Scene(task.hook, task.arguments, settings, torch, cuda, planned, task.compiles, turn=turn)
+    return staging.run(scene)
 
 
 def _in_process(task: Task, settings: Settings, planned: BuildPlan) -> Any:

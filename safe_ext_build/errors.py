@@ -33,6 +33,10 @@ class SupervisionError(SafeExtBuildError):
     """The supervisor could not be started, or was lost."""
 
 
+class BuildRunning(SafeExtBuildError):
+    """Another build of the same project runs."""
+
+
 class BuildFailed(SafeExtBuildError):
     """The project's own build failed; its output has already been shown."""
 

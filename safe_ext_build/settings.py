@@ -30,7 +30,9 @@ else:
 TABLE = "safe-ext-build"
 PREFIX = "SAFE_EXT_BUILD_"
 
-INTERNAL_VARIABLES = tuple(PREFIX + name for name in ("ID", "JOB", "SHIMS", "SOCKET", "BORROW", "PREFIX_*"))
+INTERNAL_VARIABLES = tuple(
+    PREFIX + name for name in ("ID", "JOB", "SHIMS", "SOCKET", "BORROW", "TERMINAL", "PREFIX_*")
+)
 """Variables with our prefix (shell patterns) that we set ourselves inside a build: never settings."""
 
 SETUPTOOLS_OPTIONS = ("verbose", "quiet", "editable-mode", "editable_mode")
@@ -298,6 +300,17 @@ class Settings:
     """Whether the extension modules of a finished build are read and loaded, with the torch that they were built
     against. A module with undefined symbols fails the build. It takes some seconds, and the memory of one
     `import torch`."""
+
+    on_running: Literal["wait", "replace", "fail"] = "wait"
+    """What a build does while another build of the same project runs (of the same directory; or of the same sdist,
+    for the same torch and compilers). `wait`: it says which one, and begins when that has ended, in whatever way.
+    `replace`: it ends the other one first, completely. `fail`: it ends with an error."""
+
+    progress: Literal["auto", "tty", "lines", "off"] = "auto"
+    """How it is shown how far a build is. `auto`: a bar in the last row of the terminal, where the backend's
+    output goes to one; else, as in a log, a line for each object and one each minute. `tty`: also a bar on the
+    terminal that pip or uv runs in, which keeps the backend's output to itself. `lines`: lines, never a bar.
+    `off`: neither."""
 
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 

@@ -32,6 +32,7 @@ from .stamp import Stamp
 from .supervise import hook, shims, workspace
 from .supervise.processes import ID_VARIABLE
 from .supervise.protocol import HISTORY
+from .supervise.turn import Taken, Turn
 from .supervise.workspace import Workspace
 from .toolchain import cmake
 from .toolchain.find import Cuda, Torch
@@ -51,7 +52,7 @@ _BUILD_FILES = ("setup.py", "pyproject.toml", "CMakeLists.txt", "meson.build", "
 @dataclass(frozen=True)
 class Scene:
     """A hook of the inner backend, or COMMAND, and all that was decided for it. `label`: what is built, where the
-    directory does not say."""
+    directory does not say. `turn`: what it takes part in, so that no other build of the project runs beside it."""
 
     hook: str
     arguments: dict[str, Any]
@@ -61,6 +62,7 @@ class Scene:
     plan: BuildPlan
     compiles: bool
     label: str = ""
+    turn: Turn | None = None
 
     @property
     def project(self) -> str:
@@ -68,13 +70,12 @@ class Scene:
 
 
 def run(scene: Scene) -> Any:
-    """Run a hook in a supervised builder; returns its result. Raises SafeExtBuildError."""
+    """Run a hook in a supervised builder; returns its result. Raises SafeExtBuildError, and Taken."""
     hook.leave_if_orphaned()
     cache = workspace.cache_root(dict(os.environ))
     account = _account(scene, cache) if scene.compiles else None
-    root = workspace.root(scene.settings.workspace.dir, dict(os.environ))
     with hook.Signals() as signals:
-        place = workspace.create(root, shim_roots())
+        place = _workspace(scene)
         project = scene.project
         history = History(cache / "history.sqlite")
         outcome: Outcome = "failed"
@@ -98,12 +99,11 @@ def run(scene: Scene) -> Any:
 
 def run_command(scene: Scene, command: list[str]) -> tuple[int, int]:
     """Run a command of the user's on a stage; returns its exit status, and the signal that it died by or that we
-    were sent, or 0. Raises SafeExtBuildError."""
+    were sent, or 0. Raises SafeExtBuildError, and Taken."""
     cache = workspace.cache_root(dict(os.environ))
     account, history = _account(scene, cache), History(cache / "history.sqlite")
-    root = workspace.root(scene.settings.workspace.dir, dict(os.environ))
     with hook.Signals() as signals:
-        place = workspace.create(root, shim_roots())
+        place = _workspace(scene)
         status, number = 1, 0
         error: Exception | None = None
         try:
@@ -119,6 +119,18 @@ def run_command(scene: Scene, command: list[str]) -> tuple[int, int]:
             failed: Outcome = "interrupted" if number else "failed"
             _conclude(place, account, history, failed if status or number else "built", error)
     return status, number
+
+
+def _workspace(scene: Scene) -> Workspace:
+    """A workspace that has the turn to build. Raises SafeExtBuildError; Taken when another build has it."""
+    place = workspace.create(workspace.root(scene.settings.workspace.dir, dict(os.environ)), shim_roots())
+    try:
+        if scene.turn:
+            scene.turn.claim(place)
+    except Taken:
+        place.remove()
+        raise
+    return place
 
 
 def is_project(directory: Path) -> bool:
@@ -241,6 +253,7 @@ def _tree(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.Tr
         limits=asdict(Limits(scene.plan.most_jobs, scene.plan.cpus, scene.plan.guard)),
         compiles=asdict(_naming(scene, project, real, ground)),
         neighbours=str(found or ""),
+        progress=scene.settings.progress,
     )
 
 

@@ -33,7 +33,7 @@ FLOORS: dict[str, int] = {
 _IN_SUPERVISE = (
     *("supervisor", "guard", "linux", "processes", "protocol", "workspace", "memory"),
     *("job_server", "connection", "usage", "stall", "neighbourhood", "reasons"),
-    *("status", "heartbeat"),
+    *("status", "heartbeat", "progress", "terminal", "view"),
 )
 _IN_SCHEDULE = (
     *("broker", "command", "fit", "policy", "claims", "relief", "forecast", "history_key", "outcome"),

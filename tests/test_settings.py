@@ -70,6 +70,8 @@ def test_the_schema_is_what_the_dataclasses_say() -> None:
         "build-dir",
         "require-cuda",
         "check",
+        "on-running",
+        "progress",
     ]
     assert schema()["jobs.nvcc-threads"].variables == ("SAFE_EXT_BUILD_JOBS_NVCC_THREADS", "NVCC_THREADS")
     assert schema()["build-dir"].variables == ("SAFE_EXT_BUILD_BUILD_DIR",)
@@ -139,6 +141,8 @@ SAMPLES: dict[str, str] = {
     "torch.label": "true",
     "require-cuda": "true",
     "check": "false",
+    "on-running": "replace",
+    "progress": "tty",
 }
 
 

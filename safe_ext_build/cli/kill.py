@@ -68,14 +68,11 @@ def _end(record: Record) -> Outcome:
 
 def _report(outcome: Outcome) -> int:
     """Say how it went; returns the exit status that this makes."""
-    count = outcome.ended
-    ended = f"{count} {'process' if count == 1 else 'processes'} ended"
     if outcome.left:
-        what = f"build {outcome.build} is not all clear: {ended}, but {'; '.join(outcome.left)}"
         hint = "Give the command once more; what waits for a disk or a network ends when that answers."
-        ui.show_error(SupervisionError(what, code="SEB-5009", hint=hint))
+        ui.show_error(SupervisionError(f"build {outcome.sentence}", code="SEB-5009", hint=hint))
         return 1
-    ui.say(f"build {outcome.build} is all clear: {ended}, workspace removed")
+    ui.say(f"build {outcome.sentence}")
     return 0
 
 

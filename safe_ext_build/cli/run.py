@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import platform
 import shlex
 import shutil
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from .. import plan, preflight, settings, staging, store, ui
@@ -16,6 +18,7 @@ from ..errors import SafeExtBuildError, ToolkitError
 from ..machine import read_machine
 from ..settings import Settings
 from ..supervise import hook, workspace
+from ..supervise.turn import Taken, Turn
 from ..toolchain import find
 from ..toolchain.borrow import TorchSource
 from ..toolchain.find import Cuda, Torch
@@ -54,11 +57,24 @@ def run(arguments: argparse.Namespace) -> int:
     program = _program(arguments.command[0])
     chosen, _ = settings.load(Path.cwd(), read_options(arguments.options), os.environ)
     with store.using(workspace.cache_root(dict(os.environ))):
-        scene = decide(chosen, _environment(arguments.python, program), arguments.command)
-        status, number = staging.run_command(scene, [str(program), *arguments.command[1:]])
+        status, number = _run(chosen, _environment(arguments.python, program), program, arguments.command)
     if number in _DEADLY:
         hook.die_by(number)
     return status
+
+
+def _run(chosen: Settings, environment: Environment, program: Path, command: list[str]) -> tuple[int, int]:
+    """Run the command when it is its turn. In a directory that is no project nobody else is in its way."""
+    here, source = Path.cwd(), chosen.source("on-running")
+    name, mode = store.name(here), chosen.on_running
+    turn = Turn(here, name, mode, source, chosen.progress, os.environ, for_frontend=False)
+    while True:
+        if staging.is_project(here):
+            turn.await_it()
+        scene = decide(chosen, environment, command)
+        scene = replace(scene, turn=turn) if staging.is_project(here) else scene
+        with contextlib.suppress(Taken):
+            return staging.run_command(scene, [str(program), *command[1:]])
 
 
 def _program(name: str) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BuildFailed, CompileFailed
-from .protocol import ASKED_TO_END, BUILDER_KILLED
+from .protocol import ASKED_TO_END, BUILDER_KILLED, REPLACED
 
 AGAIN = "Finished objects are kept and used again."
 MEMORY_HINT = "Compile for fewer GPU architectures (TORCH_CUDA_ARCH_LIST), set NVCC_THREADS=1, or add memory."
@@ -51,6 +51,8 @@ def stopped(reason: str) -> BuildFailed:
     message = f"the build was stopped: {reason}"
     if reason == ASKED_TO_END:
         return BuildFailed(message, code="SEB-5004", hint=AGAIN)
+    if reason == REPLACED:
+        return BuildFailed(message, code="SEB-5015", hint=AGAIN)
     if killed := re.fullmatch(BUILDER_KILLED.format(r"(\d+)"), reason):
         message = f"the process that ran the project's own code was killed by {_name(int(killed[1]))}"
         hint = f"It may have crashed in what it imports, or been ended by hand or for lack of memory. {AGAIN}"

@@ -47,9 +47,20 @@ class Outcome:
     ended: int = 0
     left: list[str] = field(default_factory=list)
 
+    @property
+    def sentence(self) -> str:
+        """How it went, after "build"."""
+        ended = f"{self.ended} {'process' if self.ended == 1 else 'processes'} ended"
+        if self.left:
+            return f"{self.build} is not all clear: {ended}, but {'; '.join(self.left)}"
+        return f"{self.build} is all clear: {ended}, workspace removed"
 
-def end(build: str, workspace: Path) -> Outcome:
-    """End a build that lives: ask its supervisor, wait for it, and do by force what it does not do."""
+
+def end(build: str, workspace: Path, reason: str = ASKED_TO_END) -> Outcome:
+    """End a build that lives: ask its supervisor, wait for it, and do by force what it does not do.
+
+    `reason` is what the build says of its end.
+    """
     ours: dict[int, Process] = {}
     supervisor: Process | None = None
     hook: Process | None = None
@@ -65,7 +76,7 @@ def end(build: str, workspace: Path) -> Outcome:
             )
         if supervisor.state in "Tt":
             send(supervisor, signal.SIGCONT)
-        line.end(ASKED_TO_END)
+        line.end(reason)
         _wait_for(supervisor)
         _note(ours, supervisor, build)
     if supervisor and _lives(supervisor):

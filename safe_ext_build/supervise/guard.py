@@ -12,12 +12,14 @@ import signal
 
 from .linux import pidfd_open, set_name
 from .processes import Process, end_all, marked, read, send
+from .progress import Show
+from .terminal import give_back
 from .workspace import Workspace
 
 
-def start(workspace: Workspace, hook: int) -> tuple[int, int]:
+def start(workspace: Workspace, hook: int, show: Show) -> tuple[int, int]:
     """Fork a guard; returns its pid and the pipe that must stay open: closing it sets the guard off. `hook`: the
-    pid of the hook process."""
+    pid of the hook process. `show`: where a bar may have to be taken away."""
     supervisor = read(os.getpid())
     reader, writer = os.pipe()
     pid = os.fork()
@@ -25,8 +27,8 @@ def start(workspace: Workspace, hook: int) -> tuple[int, int]:
         os.close(reader)
         return pid, writer
     try:
-        _close_all_but({reader, workspace.lock})
-        _watch(workspace, reader, hook, supervisor)
+        _close_all_but({reader, workspace.lock, show.terminal})
+        _watch(workspace, reader, hook, supervisor, show)
     finally:
         os._exit(0)
 
@@ -39,7 +41,7 @@ def _close_all_but(keep: set[int]) -> None:
                 os.close(int(name))
 
 
-def _watch(workspace: Workspace, reader: int, hook: int, supervisor: Process | None) -> None:
+def _watch(workspace: Workspace, reader: int, hook: int, supervisor: Process | None, show: Show) -> None:
     os.setsid()
     set_name("seb-guard")
     signal.set_wakeup_fd(-1)
@@ -49,6 +51,7 @@ def _watch(workspace: Workspace, reader: int, hook: int, supervisor: Process | N
     _wait(reader, hook, supervisor)
     if os.read(reader, 1):
         return  # the supervisor has cleared up itself
+    give_back(show)
     clear(workspace)
 
 

@@ -22,10 +22,11 @@ from typing import Any, NoReturn
 from ..errors import BuildFailed, HookMissing, SupervisionError
 from ..schedule.shim import MISSING
 from ..stamp import Stamp
-from . import blame, heartbeat, stall
+from . import blame, heartbeat, stall, terminal
 from .backend import hook_hint
 from .linux import is_subreaper, pidfd_open, set_subreaper
 from .processes import Process, descendants, end_all, marked, read, snapshot
+from .progress import Mode, Show
 from .protocol import BUILDER_KILLED, CONTINUE, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
 from .workspace import Workspace, writing
 
@@ -35,12 +36,14 @@ _BOOTSTRAP = "import sys; sys.path.append({root!r}); from {module} import main; 
 
 @dataclass(frozen=True)
 class Tree:
-    """What a supervisor has to know of the processes that it is to own: see SupervisorRequest."""
+    """What a supervisor has to know of the processes that it is to own: see SupervisorRequest. `progress`: see the
+    setting of this name."""
 
     environ: Mapping[str, str]
     limits: dict[str, Any]
     compiles: dict[str, Any]
     neighbours: str
+    progress: Mode
 
 
 @dataclass(frozen=True)
@@ -146,9 +149,9 @@ def _supervise(
     command: list[str], tree: Tree, workspace: Workspace, signals: Signals, frontend: bool = True
 ) -> Ending:
     before = {process.pid for process in descendants(os.getpid(), snapshot())}
-    with _subreaper():
+    with _subreaper(), terminal.shown(tree.progress, os.environ, workspace.path) as show:
         try:
-            supervisor, lifeline = _start(command, tree, workspace, frontend)
+            supervisor, lifeline = _start(command, tree, workspace, frontend, show)
             ending = _wait(supervisor, lifeline, signals, frontend)
             ending.verdict = Verdict.load(workspace.path / "verdict.json")
         finally:
@@ -157,7 +160,7 @@ def _supervise(
 
 
 def _start(
-    command: list[str], tree: Tree, workspace: Workspace, frontend: bool
+    command: list[str], tree: Tree, workspace: Workspace, frontend: bool, show: Show
 ) -> tuple[subprocess.Popen[bytes], int]:
     reader, writer = os.pipe()
     parent = read(os.getppid())
@@ -169,19 +172,21 @@ def _start(
         frontend=os.getppid() if frontend else 0,
         frontend_start=parent.start if parent else 0,
         command=command,
-        environ=dict(tree.environ),
+        environ={**tree.environ, **terminal.lent(show)},
         limits=tree.limits,
         compiles=tree.compiles,
         neighbours=tree.neighbours,
         patience=stall.PATIENCE,
         heartbeat=heartbeat.INTERVAL,
+        show=asdict(show),
     )
     request.save(workspace.path / "supervisor.json")
     start = python_command(
         "safe_ext_build.supervise.supervisor", str(workspace.path / "supervisor.json"), isolated=True
     )
     try:
-        supervisor = subprocess.Popen(start, pass_fds=(reader, workspace.lock), start_new_session=True)
+        inherited = [descriptor for descriptor in (reader, workspace.lock, show.terminal) if descriptor >= 0]
+        supervisor = subprocess.Popen(start, pass_fds=inherited, start_new_session=True)
     finally:
         os.close(reader)
     return supervisor, writer

@@ -43,8 +43,15 @@ NUDGE = 0.2
 class JobServer:
     """Admits, watches and stops the compiles of one build."""
 
-    def __init__(self, request: SupervisorRequest, workspace: Workspace, selector: selectors.BaseSelector) -> None:
+    def __init__(
+        self,
+        request: SupervisorRequest,
+        workspace: Workspace,
+        selector: selectors.BaseSelector,
+        note: Callable[[Event], None],
+    ) -> None:
         self.workspace = workspace
+        self.note = note
         self.selector = selector
         self.connections: dict[int, Connection] = {}
         self.edges: dict[int, Process] = {}
@@ -197,6 +204,7 @@ class JobServer:
             found.send(fields)
 
     def _emit(self, event: Event) -> None:
+        self.note(event)
         try:
             self.events.write(event.to_line())
         except OSError:

@@ -11,8 +11,10 @@ from typing import Any
 STOP, CONTINUE = b"S", b"C"
 SIGNAL_BYTES = {b"I": "SIGINT", b"T": "SIGTERM", b"H": "SIGHUP", b"Q": "SIGQUIT"}
 
-# Why a build is stopped: somebody has asked for it; its builder, or the command to be run, died by this signal.
+# Why a build is stopped: somebody has asked for it, or wants to build anew; its builder, or the command to be run,
+# died by this signal.
 ASKED_TO_END = "`safe-ext-build kill` was asked to end it"
+REPLACED = "another build of the project was to replace it (on-running)"
 BUILDER_KILLED = "the builder was killed by signal {}"
 # Stands in the workspace while it is known why the build fails: a compile has just failed, or it is stopped.
 FAILED = "compile-failed"
@@ -26,7 +28,7 @@ class SupervisorRequest:
 
     `limits` and `compiles` are the fields of policy.Limits and broker.Naming. `neighbours`: where the builds
     of this user tell each other what they use; '' where there is no such place. `patience`: see stall.PATIENCE.
-    `heartbeat`: see heartbeat.INTERVAL.
+    `heartbeat`: see heartbeat.INTERVAL. `show`: the fields of progress.Show.
     """
 
     workspace: str
@@ -42,6 +44,7 @@ class SupervisorRequest:
     neighbours: str
     patience: float
     heartbeat: float
+    show: dict[str, Any]
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)))

@@ -17,11 +17,13 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from . import guard, heartbeat, stall, usage
+from . import guard, stall, usage
 from .job_server import JobServer
 from .linux import die_with_parent, pidfd_open, set_name, set_subreaper
 from .processes import Process, descendants, end_all, marked, read, reap, send, snapshot
+from .progress import Show
 from .protocol import BUILDER_KILLED, CONTINUE, FAILED, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
+from .view import View
 from .workspace import Workspace
 
 GRACE = 0.5
@@ -37,9 +39,10 @@ class Supervisor:
         self.request = request
         self.workspace = Workspace(Path(request.workspace), request.lock)
         self.selector = selectors.DefaultSelector()
-        self.jobs = JobServer(request, self.workspace, self.selector)
+        self.show = Show(**request.show)
+        self.view = View(self.show, request.heartbeat)
+        self.jobs = JobServer(request, self.workspace, self.selector, self.view.note)
         self.stall = stall.Watch(request.patience)
-        self.heartbeat = heartbeat.Heartbeat(request.heartbeat)
         self.next_look = 0.0
         self.stopped = False
         self.reason = ""
@@ -57,9 +60,10 @@ class Supervisor:
         """Become the owner of what follows, then fork the guard and the builder."""
         set_name("seb-super")
         set_subreaper(True)
-        for descriptor in (self.request.lock, self.request.lifeline):
+        for descriptor in (self.request.lock, self.request.lifeline, self.show.terminal):
             # What escapes with a copy of the lock would make the workspace look alive for ever.
-            os.set_inheritable(descriptor, False)
+            if descriptor >= 0:
+                os.set_inheritable(descriptor, False)
         self._watch_signals()
         self._watch_process(self.request.hook, 0, "the hook process is gone")
         if self.request.frontend:
@@ -100,7 +104,7 @@ class Supervisor:
         self._watch(pidfd, gone)
 
     def _start_guard(self) -> None:
-        self.guard, self.guard_pipe = guard.start(self.workspace, self.request.hook)
+        self.guard, self.guard_pipe = guard.start(self.workspace, self.request.hook, self.show)
 
     def _fork_builder(self) -> int:
         parent = os.getpid()
@@ -129,16 +133,16 @@ class Supervisor:
                 key.data()
             self.jobs.step()
             self._look_for_halt()
-            self._beat()
+            self._tell()
             self._flag_failure()
             if self.jobs.broker.stop_reason:
                 self._tear_down(self.jobs.broker.stop_reason)
         self._clear_up()
 
     def _timeout(self) -> float:
-        until = max(0.0, self.next_look - time.monotonic())
-        others = self.jobs.timeout()
-        return until if others is None else min(until, others)
+        now = time.monotonic()
+        others = (self.jobs.timeout(), self.view.timeout(now))
+        return min(max(0.0, self.next_look - now), *(one for one in others if one is not None), 3600.0)
 
     def _look_for_halt(self) -> None:
         """Say which process everything waits for, when the build has used no CPU for long."""
@@ -161,10 +165,10 @@ class Supervisor:
         sources = {job.pid: job.name for job in broker.jobs.values()}
         stall.say(stall.sentence(seconds, blocked, len(waiting), broker.held, sources))
 
-    def _beat(self) -> None:
-        """Say how far the build is, now and then, while it compiles."""
-        if self.heartbeat.is_due(time.monotonic(), bool(self.jobs.broker.jobs) and not self.stopped):
-            stall.say(heartbeat.sentence(self.jobs.status()))
+    def _tell(self) -> None:
+        """Show how far the build is."""
+        if not self.stopped:
+            self.view.update(self.jobs.status, bool(self.jobs.broker.jobs), time.monotonic())
 
     def _flag_failure(self) -> None:
         """Let the builder know whether it is known why the build fails: a compiler has said it, or we shall."""
@@ -219,6 +223,7 @@ class Supervisor:
                 self.stopped = byte == STOP
                 self.stall.restart()
             if byte == STOP:
+                self.view.hide()
                 self._signal_tree(signal.SIGSTOP)
             elif byte == CONTINUE:
                 self._signal_tree(signal.SIGCONT)
@@ -237,6 +242,7 @@ class Supervisor:
 
     def _clear_up(self) -> None:
         """Nothing survives: ask, then kill and reap until there is no child, then look for what escaped."""
+        self.view.hide()
         self.jobs.stop(self.reason)
         if self.reason and not self.urgent:
             self._ask_to_end()

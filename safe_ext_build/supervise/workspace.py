@@ -4,6 +4,7 @@ Layout of ROOT/ID/:
     request.json    what the hook process asks for       result.json   what the builder answers
     tmp/            TMPDIR of the builder                jobs/N/       TMPDIR of compile N, and two symbolic
     bin/            shims (or `shims` -> elsewhere)                    links to what it writes outside
+    claim           -> the link that says whose turn it is to build the project (see turn.py)
 Standard library only: the supervisor imports this.
 """
 
@@ -27,6 +28,7 @@ MIN_FREE = 1 << 30
 # sun_path holds 108 bytes with its final NUL (unix(7)); the socket is the longest name that we need.
 MAX_SOCKET_PATH = 107
 SOCKET_NAME = "socket"
+CLAIM = "claim"
 _ID = re.compile(r"[0-9a-f]{12}")
 
 
@@ -59,12 +61,16 @@ class Workspace:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove the workspace at `path`: first what its links name outside (unfinished outputs, shims)."""
+    """Remove the workspace at `path`: first what its links name outside (unfinished outputs, shims, its claim)."""
     for link in path.glob("jobs/*/*"):
         if link.is_symlink() and link.name in ("output", "depfile"):
             Path(os.readlink(link)).unlink(missing_ok=True)
     if (path / "shims").is_symlink():
         shutil.rmtree(os.readlink(path / "shims"), ignore_errors=True)
+    with contextlib.suppress(OSError):  # none, or by now another build's
+        claim = Path(os.readlink(path / CLAIM))
+        if os.readlink(claim) == os.fspath(path):
+            claim.unlink()
     # Two guards may remove at once, and a file that one has taken makes the other's rmtree skip a directory.
     for _ in range(5):
         shutil.rmtree(path, ignore_errors=True)
@@ -136,6 +142,11 @@ def remove_if_free(path: Path) -> bool:
     if path.is_dir() and _is_workspace(path) and _is_free(path):
         remove_tree(path)
     return not path.exists()
+
+
+def lives(path: Path) -> bool:
+    """Whether this is the workspace of a live build."""
+    return path.is_dir() and not _is_free(path)
 
 
 def _is_free(path: Path) -> bool:

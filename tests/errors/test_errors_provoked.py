@@ -35,7 +35,7 @@ from safe_ext_build.machine.neighbours import Record
 from safe_ext_build.preflight import Room
 from safe_ext_build.supervise import backend, blame, builder, hook, shims, workspace
 from safe_ext_build.supervise.ending import Outcome
-from safe_ext_build.supervise.protocol import ASKED_TO_END, BUILDER_KILLED, Verdict
+from safe_ext_build.supervise.protocol import ASKED_TO_END, BUILDER_KILLED, REPLACED, Verdict
 from safe_ext_build.supervise.workspace import Workspace
 from safe_ext_build.toolchain import archs, borrow, cuda, find, host, rank, target
 from safe_ext_build.toolchain.archs import TorchArchs
@@ -102,6 +102,7 @@ def answered(place: Path, answer: Mapping[str, Any] | None, verdict: Verdict | N
         limits={},
         compiles={},
         neighbours="",
+        progress="auto",
         hook="build_editable",
         arguments={},
         backend="tiny_backend.api",
@@ -541,6 +542,11 @@ TABLE: dict[str, tuple[Provoke, str, str]] = {
     "SEB-5010": (broken_ninja, "/env/bin/ninja does not run: Permission denied", "pip install --force-reinstall"),
     "SEB-5011": (lost_ninja, "the build that this ninja belongs to is over", ""),
     "SEB-5012": (elsewhere, "`safe-ext-build run` needs Linux", "run the command as it is"),
+    "SEB-5015": (
+        lambda *_: blame.stopped(REPLACED),
+        "the build was stopped: another build of the project was to replace it (on-running)",
+        "are kept",
+    ),
     "SEB-6001": (
         lambda *_: failure("csrc/a.cu(3): error: expected a declaration"),
         "csrc/a.cu does not compile: csrc/a.cu(3): error: expected a declaration",
@@ -748,6 +754,7 @@ TABLE: dict[str, tuple[Provoke, str, str]] = {
 ELSEWHERE = {
     "SEB-3008": ("toolchain/test_borrow.py", "test_a_lost_config_is_said_in_one_line"),
     "SEB-5006": ("supervise/test_supervise_ending.py", "test_one_of_several"),
+    "SEB-5014": ("supervise/test_supervise_turn.py", "test_it_gives_up"),
     "SEB-8011": ("cli/test_cli_ask.py", "test_a_full_disk_is_an_error"),
     "SEB-8014": ("frontends/test_frontends_cli.py", "test_a_requirement_that_nobody_has"),
     "SEB-8103": ("cli/test_cli_parts.py", "test_an_index_that_does_not_answer"),

@@ -14,8 +14,10 @@ import re
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -293,6 +295,10 @@ class Build:
         """What the terminal turns into a signal to its foreground group: ^C, ^\\ or ^Z."""
         self.mark("group")
         os.write(self._master, byte)
+
+    def resize(self, columns: int, rows: int) -> None:
+        """What the window of a terminal does."""
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
 
     def hang_up(self) -> None:
         self.mark("group")
