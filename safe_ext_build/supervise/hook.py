@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -42,7 +42,7 @@ class Tree:
     limits: dict[str, Any]
     compiles: dict[str, Any]
     neighbours: str
-    progress: Mode
+    progress: Mode = field(default="off", kw_only=True)
 
 
 @dataclass(frozen=True)
