@@ -106,7 +106,6 @@ def supervised(command: Sequence[str]) -> int:
                 limits=asdict(Limits(1, 1, False)),
                 compiles=asdict(Naming({}, "", str(Path.cwd()), {}, False)),
                 neighbours="",
-                progress="off",
             )
             status, number = hook.run_command(list(command), tree, place, signals)
         finally:

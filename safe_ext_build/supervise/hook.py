@@ -43,7 +43,7 @@ class Tree:
     limits: dict[str, Any]
     compiles: dict[str, Any]
     neighbours: str
-    progress: Mode
+    progress: Mode = field(default="off", kw_only=True)
 
 
 @dataclass(frozen=True)

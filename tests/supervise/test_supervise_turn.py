@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from kill_harness import PROMISE, Build, Bystanders, Project, build_again, started
 
-from safe_ext_build.errors import BuildRunning
+from safe_ext_build.errors import BuildRunning, SupervisionError
 from safe_ext_build.machine.neighbours import living
-from safe_ext_build.supervise import workspace
+from safe_ext_build.supervise import ending, workspace
 from safe_ext_build.supervise.turn import Taken, Turn
 from safe_ext_build.supervise.workspace import Workspace
 
@@ -264,6 +264,21 @@ def test_what_a_killed_build_leaves_blocks_nobody(turn: Turn, places: list[Works
         turn.await_it()
     second.remove()
     assert not turn.await_it()
+
+
+def test_what_cannot_be_replaced_is_an_error(
+    turn: Turn, places: list[Workspace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places[0].socket.touch()
+    turn.claim(places[0])
+    stuck = ending.Outcome("0a1b", 2, ["nvcc (pid 7) lives"])
+    monkeypatch.setattr(ending, "end", lambda *_: stuck)
+    with pytest.raises(SupervisionError) as caught:
+        replace(turn, mode="replace").await_it()
+    assert (
+        str(caught.value) == "the earlier build 0a1b is not all clear: 2 processes ended, but nvcc (pid 7) lives"
+    )
+    assert caught.value.hint == f"End it by hand: safe-ext-build kill {places[0].id}"
 
 
 def test_where_no_turn_can_be_noted_it_is_ours(turn: Turn, places: list[Workspace], tmp_path: Path) -> None:
