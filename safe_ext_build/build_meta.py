@@ -172,10 +172,12 @@ def _undeclared(project: Path) -> list[str]:
 
 def _torch_is_there(settings: Settings) -> bool:
     """Without torch, a setup script that imports it would only fail here, before it could be installed."""
+    from .driver import sheltered
     from .errors import TorchError
     from .toolchain import find
 
     try:
-        return find.find_torch(settings, os.getppid(), os.environ).source.kind != "none"
+        with sheltered(settings):
+            return find.find_torch(settings, os.getppid(), os.environ).source.kind != "none"
     except TorchError:
         return True  # the hook meets it again, and says so

@@ -58,7 +58,7 @@ class Decisions:
 def run(task: Task, settings: Settings) -> Any:
     """Run a hook behind the one error boundary: an expected error is shown, and ends the process with 1."""
     try:
-        with _cache_held():
+        with _cache_held(), sheltered(settings):
             return _run(task, settings)
     except SafeExtBuildError as error:
         if task.optional and isinstance(error, HookMissing):
@@ -70,6 +70,15 @@ def run(task: Task, settings: Settings) -> Any:
 def _cache_held() -> AbstractContextManager[None]:
     cache = _cache()
     return store.using(cache) if cache else contextlib.nullcontext()
+
+
+def sheltered(settings: Settings) -> AbstractContextManager[None]:
+    """For all that a hook asks and does: whatever becomes of it and of its frontend, nothing of that is left."""
+    if not _is_linux():
+        return contextlib.nullcontext()
+    from .supervise import shelter, workspace
+
+    return shelter.sheltered(lambda: workspace.root(settings.workspace.dir, dict(os.environ)))
 
 
 def _cache() -> Path | None:
@@ -173,8 +182,9 @@ def compiler_requirements(settings: Settings) -> list[str]:
     if settings.cuda.provision == "never" or not _is_linux():
         return []
     try:
-        torch = find.find_torch(settings, os.getppid(), os.environ)
-        wanted = find.compiler_requirements(settings, torch, os.environ)
+        with sheltered(settings):
+            torch = find.find_torch(settings, os.getppid(), os.environ)
+            wanted = find.compiler_requirements(settings, torch, os.environ)
     except SafeExtBuildError:
         return []
     if wanted and torch.facts:

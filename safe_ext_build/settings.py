@@ -30,7 +30,9 @@ else:
 TABLE = "safe-ext-build"
 PREFIX = "SAFE_EXT_BUILD_"
 
-INTERNAL_VARIABLES = tuple(PREFIX + name for name in ("ID", "JOB", "SHIMS", "SOCKET", "BORROW", "PREFIX_*"))
+INTERNAL_VARIABLES = tuple(
+    PREFIX + name for name in ("ID", "JOB", "PROBE", "SHIMS", "SOCKET", "BORROW", "PREFIX_*")
+)
 """Variables with our prefix (shell patterns) that we set ourselves inside a build: never settings."""
 
 SETUPTOOLS_OPTIONS = ("verbose", "quiet", "editable-mode", "editable_mode")

@@ -28,7 +28,7 @@ from .schedule.ninjafile import JOB
 from .schedule.policy import Limits
 from .schedule.shim import Config
 from .settings import Settings
-from .supervise import hook, shims, workspace
+from .supervise import hook, shelter, shims, workspace
 from .supervise.processes import ID_VARIABLE
 from .supervise.protocol import HISTORY
 from .supervise.workspace import Workspace
@@ -72,7 +72,7 @@ def run(scene: Scene) -> Any:
     account = _account(scene, cache) if scene.compiles else None
     root = workspace.root(scene.settings.workspace.dir, dict(os.environ))
     with hook.Signals() as signals:
-        place = workspace.create(root, shim_roots())
+        place = shelter.stage(root, shim_roots(), frontend=True)
         project = scene.project
         history = History(cache / "history.sqlite")
         outcome: Outcome = "failed"
@@ -101,7 +101,7 @@ def run_command(scene: Scene, command: list[str]) -> tuple[int, int]:
     account, history = _account(scene, cache), History(cache / "history.sqlite")
     root = workspace.root(scene.settings.workspace.dir, dict(os.environ))
     with hook.Signals() as signals:
-        place = workspace.create(root, shim_roots())
+        place = shelter.stage(root, shim_roots())
         status, number, error = 1, 0, ""
         try:
             with workspace.writing(place.path):

@@ -15,7 +15,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from .. import ui
+from .. import probe, ui
 from ..errors import SafeExtBuildError
 from ..toolchain import borrow
 from . import session
@@ -24,6 +24,7 @@ from .target import TORCH_RUNTIME, Target
 _US = "safe-ext-build"
 # What many setup scripts import and do not declare. (The rest of the usual suspects are our own requirements.)
 _UNDECLARED = ("wheel",)
+_PATIENCE = 120.0  # seconds
 # What would let the caller's own packages into the build.
 _LEAKS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
@@ -48,9 +49,12 @@ class BuildEnvironment:
     def make(cls, prefix: Path, target: Target, match: str) -> BuildEnvironment:
         """Make it with the target's Python. Raises SafeExtBuildError."""
         command = [str(target.python), "-I", "-m", "venv", "--without-pip", str(prefix)]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
-        if done.returncode:
-            raise SafeExtBuildError(f"{target.python} cannot make a virtual environment: {done.stderr.strip()}")
+        try:
+            status, said = probe.run(command, os.environ, _PATIENCE)
+        except subprocess.TimeoutExpired:
+            status, said = 1, f"it takes more than {_PATIENCE:.0f} s"
+        if status:
+            raise SafeExtBuildError(f"{target.python} cannot make a virtual environment: {said.strip()}")
         (packages,) = prefix.glob("lib/python*/site-packages")
         # Of exactly this version: what an index has under our name may be another one.
         ours = Path(__file__).parents[1]

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from .. import __version__, ui
 from ..errors import SafeExtBuildError
+from ..supervise import shelter
 from . import builds, completion, doctor, history, kill, plan, report, wheel
 from . import run as run_
 
@@ -49,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status: 0, 1 when it failed, 2 when the arguments are wrong."""
     parsed = parser().parse_args(arguments)
     try:
-        status: int = parsed.run(parsed)
+        with shelter.sheltered(None, frontend=False):
+            status: int = parsed.run(parsed)
     except SafeExtBuildError as error:
         ui.show_error(error)
         return 1

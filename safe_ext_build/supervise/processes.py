@@ -13,6 +13,8 @@ from .linux import pidfd_open, pidfd_send_signal
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 ID_VARIABLE = "SAFE_EXT_BUILD_ID"
+# The marker of what is run to find out what to build with, before there is a supervisor.
+PROBE_VARIABLE = "SAFE_EXT_BUILD_PROBE"
 JOB_VARIABLE = "SAFE_EXT_BUILD_JOB"
 
 
@@ -120,19 +122,21 @@ def reap() -> dict[int, int]:
 def environment_value(pid: int, variable: str) -> str | None:
     """The value of `variable` in the environment that the process was started with."""
     prefix = f"{variable}=".encode()
+    return next((os.fsdecode(entry[len(prefix) :]) for entry in _environ(pid) if entry.startswith(prefix)), None)
+
+
+def _environ(pid: int) -> list[bytes]:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            for entry in file.read().split(b"\0"):
-                if entry.startswith(prefix):
-                    return os.fsdecode(entry[len(prefix) :])
+            return file.read().split(b"\0")
     except OSError:
-        pass
-    return None
+        return []
 
 
 def marked(build_id: str) -> list[Process]:
     """The live processes that carry this build's marker, wherever they have escaped to."""
-    carriers = (pid for pid in pids() if environment_value(pid, ID_VARIABLE) == build_id)
+    markers = {f"{variable}={build_id}".encode() for variable in (ID_VARIABLE, PROBE_VARIABLE)}
+    carriers = (pid for pid in pids() if not markers.isdisjoint(_environ(pid)))
     found = (read(pid) for pid in carriers if pid != os.getpid())
     return [process for process in found if process and process.state not in "ZX"]
 

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from safe_ext_build import probe as tools
 from safe_ext_build.errors import ToolkitError
 
-from .cuda import run_tool
 from .torch import TorchFacts
 
 _LAUNCHERS = ("ccache", "sccache", "distcc", "icecc")
@@ -245,14 +245,14 @@ def probe(path: Path, environ: Mapping[str, str]) -> Compiler | None:
     """Ask a compiler what it is; None if it does not say."""
     environ = {**environ, "LC_ALL": "C"}
     try:
-        status, said = run_tool([str(path), "--version"], environ)
+        status, said = tools.run([str(path), "--version"], environ)
         if status:
             return None
         if clang := re.search(r"clang version (\d+(?:\.\d+)*)", said):
             return Compiler(path, "clang", clang[1])
         if not (_SAYS_GCC.search(said) or _NAMED_GCC.fullmatch(path.name)):
             return Compiler(path, "other", "0")
-        _, said = run_tool([str(path), "-dumpfullversion", "-dumpversion"], environ)
+        _, said = tools.run([str(path), "-dumpfullversion", "-dumpversion"], environ)
     except (OSError, subprocess.TimeoutExpired):
         return None
     number = re.search(r"\d+(?:\.\d+)*", said)
