@@ -172,7 +172,6 @@ def _start(
         limits=tree.limits,
         compiles=tree.compiles,
         neighbours=tree.neighbours,
-        watch=workspace.watch.descriptor if workspace.watch else -1,
         patience=stall.PATIENCE,
         heartbeat=heartbeat.INTERVAL,
     )
@@ -182,8 +181,7 @@ def _start(
         "safe_ext_build.supervise.supervisor", str(workspace.path / "supervisor.json"), isolated=True
     )
     try:
-        passed = (reader, workspace.lock, *((request.watch,) if request.watch >= 0 else ()))
-        supervisor = subprocess.Popen(start, pass_fds=passed, start_new_session=True)
+        supervisor = subprocess.Popen(start, pass_fds=(reader, workspace.lock), start_new_session=True)
     finally:
         os.close(reader)
     return supervisor, writer

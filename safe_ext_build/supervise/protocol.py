@@ -25,7 +25,7 @@ class SupervisorRequest:
 
     `limits` and `compiles` are the fields of policy.Limits and broker.Naming. `neighbours`: where the builds
     of this user tell each other what they use; '' where there is no such place. `patience`: see stall.PATIENCE.
-    `heartbeat`: see heartbeat.INTERVAL. `watch`: the descriptor of workspace.Watch, or -1.
+    `heartbeat`: see heartbeat.INTERVAL.
     """
 
     workspace: str
@@ -39,7 +39,6 @@ class SupervisorRequest:
     limits: dict[str, Any]
     compiles: dict[str, Any]
     neighbours: str
-    watch: int
     patience: float
     heartbeat: float
 

@@ -44,12 +44,8 @@ class Ward:
         finally:
             os.close(reader)
 
-    @property
-    def descriptor(self) -> int:
-        return self._writer
-
     def end(self) -> None:
-        """See workspace.Watch. The supervisor may have relieved it long ago; then it is only to be collected."""
+        """See workspace.Watch."""
         if self._writer < 0:
             return
         with contextlib.suppress(OSError):

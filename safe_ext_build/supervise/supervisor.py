@@ -57,10 +57,9 @@ class Supervisor:
         """Become the owner of what follows, then fork the guard and the builder."""
         set_name("seb-super")
         set_subreaper(True)
-        for descriptor in (self.request.lock, self.request.lifeline, self.request.watch):
+        for descriptor in (self.request.lock, self.request.lifeline):
             # What escapes with a copy of the lock would make the workspace look alive for ever.
-            if descriptor >= 0:
-                os.set_inheritable(descriptor, False)
+            os.set_inheritable(descriptor, False)
         self._watch_signals()
         self._watch_process(self.request.hook, 0, "the hook process is gone")
         if self.request.frontend:
@@ -68,7 +67,6 @@ class Supervisor:
         self._watch(self.request.lifeline, self._read_lifeline)
         self.jobs.listen()
         self._start_guard()
-        self._relieve_watch()
         self.builder = self._fork_builder()
 
     def _watch(self, descriptor: int, handler: Callable[[], None]) -> None:
@@ -103,13 +101,6 @@ class Supervisor:
 
     def _start_guard(self) -> None:
         self.guard, self.guard_pipe = guard.start(self.workspace, self.request.hook)
-
-    def _relieve_watch(self) -> None:
-        """From now on the guard watches, and we ourselves."""
-        if self.request.watch >= 0:
-            with contextlib.suppress(OSError):
-                os.write(self.request.watch, b"q")
-            os.close(self.request.watch)
 
     def _fork_builder(self) -> int:
         parent = os.getpid()

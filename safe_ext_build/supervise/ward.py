@@ -1,8 +1,9 @@
-"""The ward: a process that looks after a hook process from before its workspace is made until it has a supervisor.
+"""The ward: a process that looks after a hook process from before its workspace is made until that is removed.
 
-In that time nvcc and other tools are asked what they are, and any of them may hang. When the hook process dies,
-however it dies, the ward ends what carries the workspace's marker, and removes the workspace; when the frontend
-is gone, it first ends the hook process. Started as `python -I -S -E`; standard library only.
+The supervisor does so, too, but only while it lives: before, nvcc and other tools are asked what they are, any
+of which may hang, and afterwards a wheel is looked at. When the hook process dies, however it dies, the ward ends
+what carries the workspace's marker, and removes the workspace; when the frontend is gone, it first ends the hook
+process. Started as `python -I -S -E`; standard library only.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from .linux import pidfd_open, set_name
 from .processes import Process, end_all, marked, read, send
 from .workspace import remove_tree
 
-GRACE = 0.5
-"""Seconds for a hook process to end when it is asked to, its frontend being gone."""
+GRACE = 2.0
+"""Seconds for a hook process to end when it is asked to, its frontend being gone; its supervisor needs some."""
 # A tool that was just being started shows its marker only once it runs.
 _SETTLING = 0.05
 READER = 0
@@ -43,7 +44,7 @@ def _known(pid: int, start: int) -> Process | None:
 
 
 def _is_orphaned(hook: Process | None, frontend: int, frontend_start: int) -> bool:
-    """Wait for the end of all who hold our pipe, or their word; whether they died without one."""
+    """Wait for the hook process to end, or for its word; whether it has died without one."""
     poll = select.poll()
     poll.register(READER, select.POLLIN)
     watched = _watch(poll, frontend, frontend_start) if frontend else -1

@@ -33,19 +33,15 @@ _ID = re.compile(r"[0-9a-f]{12}")
 
 
 class Watch(Protocol):
-    """Somebody who removes a directory, and what carries its marker, when its owner dies."""
-
-    @property
-    def descriptor(self) -> int:
-        """Who holds it open is an owner. A `q` written to it says that another watches from now on."""
+    """Somebody who ends what carries a directory's marker, and removes it, when its owner dies."""
 
     def end(self) -> None:
-        """Nobody has to watch any more. Safe to call twice."""
+        """There is nothing to watch any more. Safe to call twice."""
 
 
 class Workspace:
     """A build's directory. `lock` is a descriptor: the directory belongs to a live build while it is open.
-    `watch`: who looks after it until it has a supervisor."""
+    `watch`: who looks after it, should this process die."""
 
     def __init__(self, path: Path, lock: int, watch: Watch | None = None) -> None:
         self.path = path

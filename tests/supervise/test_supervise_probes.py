@@ -108,3 +108,24 @@ def test_killed_as_soon_as_there_is_a_workspace(project: Project, seconds: float
         time.sleep(seconds)
         build.hit("frontend+hook", signal.SIGKILL)
         assert_cleared(build)
+
+
+def test_supervisor_killed_while_everybody_else_who_could_clear_up_is_stopped(project: Project) -> None:
+    """The compiles end by their leases; the files go when the hook process ends, or goes on."""
+    project.write_sources({"a": "seconds=60 stubborn=1", "b": "seconds=60 stubborn=1"})
+    with started(project, project.uv()) as build:
+        build.wait_for("cicc", 2)
+        hook, guard = build.victims("hook+seb-guard")
+        for pid in (hook, guard):
+            os.kill(pid, signal.SIGSTOP)
+        build.hit("seb-super", signal.SIGKILL)
+        deadline = time.monotonic() + PROMISE
+        while {"cicc", "nvcc", "ninja", "seb-builder"} & set(build.names()):
+            assert time.monotonic() < deadline, build.names()
+            time.sleep(0.02)
+        build.hit("hook", signal.SIGKILL)
+        while list(project.workspaces.glob("*/")):
+            assert time.monotonic() < build.hit_at + PROMISE
+            time.sleep(0.02)
+        os.kill(guard, signal.SIGCONT)
+        assert_cleared(build)
