@@ -31,7 +31,7 @@ TABLE = "safe-ext-build"
 PREFIX = "SAFE_EXT_BUILD_"
 
 INTERNAL_VARIABLES = tuple(
-    PREFIX + name for name in ("ID", "JOB", "PROBE", "SHIMS", "SOCKET", "BORROW", "PREFIX_*")
+    PREFIX + name for name in ("ID", "JOB", "PROBE", "SHIMS", "SOCKET", "BORROW", "PREFIX_*", "WRITTEN_*")
 )
 """Variables with our prefix (shell patterns) that we set ourselves inside a build: never settings."""
 
@@ -434,13 +434,18 @@ def _environment_values(environ: Mapping[str, str]) -> Iterator[_Given]:
     for setting in schema().values():
         known.update(setting.variables)
         for variable in reversed(setting.variables):  # what is read last wins
-            source = f"{variable} in the environment"
+            source = environ.get(written_variable(variable)) or f"{variable} in the environment"
             yield _Given(setting.name, environ.get(variable, ""), source, "{variable}={value}")
     for variable in sorted(environ):
         internal = any(fnmatchcase(variable, pattern) for pattern in INTERNAL_VARIABLES)
         if variable.startswith(PREFIX) and variable not in known and not internal:
             name = variable.removeprefix(PREFIX).lower()
             yield _Given(name, environ[variable], f"{variable} in the environment", "{variable}={value}")
+
+
+def written_variable(variable: str) -> str:
+    """Where a command of ours that sets a variable says what the user has written instead."""
+    return f"{PREFIX}WRITTEN_{variable.removeprefix(PREFIX)}"
 
 
 def _is_empty(value: object) -> bool:

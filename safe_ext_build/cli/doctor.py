@@ -11,7 +11,7 @@ from pathlib import Path
 
 from . import printing
 from .checkup import Checkup, Finding, look
-from .target import TORCH_RUNTIME, find_target
+from .target import find_target
 
 _EPILOG = """
 Run it in the project's directory, with the Python that builds. Nothing is built, and torch is not imported. What
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Look, and print; 1 when there is a problem."""
     environ = dict(os.environ)
     if arguments.python:
-        environ[TORCH_RUNTIME] = str(find_target(arguments.python).python)
+        environ |= find_target(arguments.python).variables
     found = look(environ, Path.cwd())
     if arguments.json:
         printing.out_json(printing.shareable(document(found)))

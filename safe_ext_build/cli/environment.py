@@ -19,7 +19,7 @@ from .. import probe, ui
 from ..errors import SafeExtBuildError
 from ..toolchain import borrow
 from . import session
-from .target import TORCH_RUNTIME, Target
+from .target import Target
 
 _US = "safe-ext-build"
 # What many setup scripts import and do not declare. (The rest of the usual suspects are our own requirements.)
@@ -87,8 +87,7 @@ class BuildEnvironment:
         """The environment variables for the hooks, which run in it."""
         kept = {name: value for name, value in environ.items() if name not in _LEAKS}
         path = os.pathsep.join([str(self.prefix / "bin"), environ.get("PATH", os.defpath)])
-        named = {TORCH_RUNTIME: str(self.target.python)} if self.target.named else {}
-        return {**kept, "PATH": path, "PYTHONNOUSERSITE": "1", **named}
+        return {**kept, "PATH": path, "PYTHONNOUSERSITE": "1", **self.target.variables}
 
 
 def own_requirements() -> list[str]:

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from ..toolchain.fingerprint import host_compiler
 from . import printing
 from .expected import Expected, expect
 from .project import OURS, Project
-from .target import TORCH_RUNTIME, find_target
+from .target import find_target
 from .wheel import read_options
 
 _EPILOG = """
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     directory = Path(arguments.directory)
     if not directory.is_dir():
         raise SafeExtBuildError(f"{directory} is no directory", hint="Name the directory of a project.")
-    named = str(find_target(arguments.python).python) if arguments.python else ""
+    named = find_target(arguments.python).variables if arguments.python else {}
     with _standing_in(directory, named):
         outline = outline_of(read_options(arguments.options))
     if arguments.json:
@@ -78,20 +78,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _standing_in(directory: Path, target: str) -> Iterator[None]:
-    """In the directory where a frontend calls hooks, with the variable by which a target is named."""
-    before, variable = Path.cwd(), os.environ.get(TORCH_RUNTIME)
+def _standing_in(directory: Path, named: Mapping[str, str]) -> Iterator[None]:
+    """In the directory where a frontend calls hooks, with the variables by which a target is named."""
+    before, variables = os.open(".", os.O_RDONLY | os.O_DIRECTORY), dict(os.environ)
     try:
         os.chdir(directory)
-        if target:
-            os.environ[TORCH_RUNTIME] = target
+        os.environ.update(named)
         yield
     finally:
-        os.chdir(before)
-        if target:
-            os.environ.pop(TORCH_RUNTIME)
-        if variable is not None:
-            os.environ[TORCH_RUNTIME] = variable
+        os.fchdir(before)
+        os.close(before)
+        os.environ.clear()
+        os.environ.update(variables)
 
 
 def outline_of(options: dict[str, Any]) -> Outline:
