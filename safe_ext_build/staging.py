@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import checking, events, preflight, stamp, store, ui
+from .delivery import deliver
 from .errors import PlaceError
 from .machine import read_machine
 from .machine.neighbours import neighbours_root
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 SHIMS_VARIABLE = "SAFE_EXT_BUILD_SHIMS"
 # In a hook's place: a command of the user's own.
 COMMAND = "command"
+# The argument of the hooks that build a wheel.
+_WHEELS = "wheel_directory"
 _BUILD_FILES = ("setup.py", "pyproject.toml", "CMakeLists.txt", "meson.build", "Makefile", "build.ninja")
 
 
@@ -84,7 +87,9 @@ def run(scene: Scene) -> Any:
                 build = _stage(scene, place, project, _ground(scene, place))
             result = hook.run(build, place, signals, lambda: _take_leave(account, place))
             if build.check:
-                checking.settle(scene.settings, scene.torch, scene.cuda, place.path, _made(scene, result))
+                checking.settle(scene.settings, scene.torch, scene.cuda, place.path)
+            if _WHEELS in scene.arguments:
+                _deliver(place, result, Path.cwd() / scene.arguments[_WHEELS])
             outcome = "built"
             return result
         except Exception as reason:
@@ -150,8 +155,9 @@ def _pin(scene: Scene) -> str:
     return stamp.requirement(scene.torch.facts.version) if wanted and scene.torch and scene.torch.facts else ""
 
 
-def _made(scene: Scene, result: str) -> Path:
-    return Path(scene.arguments["wheel_directory"], result)
+def _deliver(place: Workspace, name: str, directory: Path) -> None:
+    hint = "Free some room there, or have the wheel put elsewhere."
+    deliver(place.path / "wheel" / name, directory, hint, note=place.path / "jobs" / "wheel" / "output")
 
 
 def _account(scene: Scene, cache: Path) -> Account:
@@ -245,7 +251,7 @@ def _stage(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.B
     return hook.Build(
         **vars(_tree(scene, place, project, ground)),
         hook=scene.hook,
-        arguments=_absolute(scene.arguments),
+        arguments=_arguments(scene, place),
         backend=scene.settings.inner_backend,
         backend_path=scene.settings.inner_path,
         cwd=str(ground),
@@ -254,10 +260,15 @@ def _stage(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.B
     )
 
 
-def _absolute(arguments: dict[str, Any]) -> dict[str, Any]:
-    """A frontend may give its directories relative to the project's, where the builder need not work."""
-    paths = {key: str(Path.cwd() / value) for key, value in arguments.items() if isinstance(value, str)}
-    return {**arguments, **paths}
+def _arguments(scene: Scene, place: Workspace) -> dict[str, Any]:
+    """A frontend may give its directories relative to the project's, where the builder need not work; and a wheel
+    is to be looked at before it goes to one of them."""
+    given = scene.arguments
+    paths = {key: str(Path.cwd() / value) for key, value in given.items() if isinstance(value, str)}
+    if _WHEELS in given:
+        (place.path / "wheel").mkdir()
+        paths[_WHEELS] = str(place.path / "wheel")
+    return {**given, **paths}
 
 
 def _naming(scene: Scene, project: str, real: dict[str, str], ground: Path) -> Naming:

@@ -21,7 +21,7 @@ FLOORS: dict[str, int] = {
     "schedule": 3,
     "supervise": 4,
     # Where each build's objects are kept and what it has cost, the stage, and one hook from beginning to end.
-    **dict.fromkeys(("preflight", "store", "report", "checking"), 5),
+    **dict.fromkeys(("preflight", "store", "report", "checking", "delivery"), 5),
     "staging": 6,
     "driver": 7,
     "prebuilt": 8,

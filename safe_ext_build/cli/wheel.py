@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 from .. import settings, ui
+from ..delivery import deliver
 from ..errors import BuildFailed, SafeExtBuildError
 from . import fetch, session, unpack
 from .environment import BuildEnvironment, own_requirements
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         built = _build(project, options, environment, place / "wheel")
         if built is None:
             return 1
-        ui.say(f"built {_deliver(built, out)}")
+        ui.say(f"built {deliver(built, out, hint='Name another directory: --out DIR.')}")
     return 0
 
 
@@ -99,20 +99,3 @@ def _build(project: Project, options: dict[str, Any], environment: BuildEnvironm
             raise BuildFailed(error.reason) from None
         return None
     return wheels / name
-
-
-def _deliver(wheel: Path, out: Path) -> Path:
-    """Put the wheel where it was asked for: whole, or not at all."""
-    unfinished = out / f".{wheel.name}.{os.getpid()}"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(wheel, unfinished)
-        unfinished.replace(out / wheel.name)
-    except OSError as error:
-        raise BuildFailed(
-            f"the wheel was built, but cannot be written to {out}: {error.strerror}",
-            hint="Name another directory: --out DIR.",
-        ) from error
-    finally:
-        unfinished.unlink(missing_ok=True)
-    return out / wheel.name
