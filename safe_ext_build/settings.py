@@ -31,9 +31,16 @@ TABLE = "safe-ext-build"
 PREFIX = "SAFE_EXT_BUILD_"
 
 INTERNAL_VARIABLES = tuple(
-    PREFIX + name for name in ("ID", "JOB", "PROBE", "SHIMS", "SOCKET", "BORROW", "PREFIX_*", "WRITTEN_*")
+    PREFIX + name
+    for name in ("ID", "JOB", "PROBE", "SHIMS", "SOCKET", "BORROW", "FOREIGN", "PREFIX_*", "WRITTEN_*")
 )
 """Variables with our prefix (shell patterns) that we set ourselves inside a build: never settings."""
+
+FOREIGN = PREFIX + "FOREIGN"
+"""Set where what is built is somebody else's: its pyproject.toml then does not say where we write."""
+
+PLACES = ("workspace.dir", "report.path", "build-dir")
+"""The settings that say where we write."""
 
 SETUPTOOLS_OPTIONS = ("verbose", "quiet", "editable-mode", "editable_mode")
 """The `-C` keys that setuptools.build_meta reads, apart from those that begin with `--`."""
@@ -475,6 +482,8 @@ def load(
     values: dict[str, object] = {}
     sources: dict[str, str] = {}
     in_file, in_environment = [*_file_values(project / "pyproject.toml")], [*_environment_values(environ)]
+    if environ.get(FOREIGN):
+        in_file = [given for given in in_file if given.name not in PLACES]
     any_key = _names_other_backend([*in_file, *in_environment], options)
     for given in (*in_file, *_option_values(options, any_key), *in_environment):
         if given.name in schema() and _is_empty(given.value):
@@ -483,6 +492,11 @@ def load(
         values[given.name] = project.absolute() / value if isinstance(value, Path) else value
         sources[given.name] = given.source
     return _settings_of(values, sources), {key: options[key] for key in options if _is_forwarded(key, any_key)}
+
+
+def places(project: Path) -> list[str]:
+    """The settings in a project's pyproject.toml that say where we write, in words. Raises SettingsError."""
+    return [given.source for given in _file_values(project / "pyproject.toml") if given.name in PLACES]
 
 
 def _names_other_backend(given: Iterable[_Given], options: Mapping[str, object]) -> bool:

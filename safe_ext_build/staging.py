@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import sysconfig
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,7 +86,8 @@ def run(scene: Scene) -> Any:
                 if scene.compiles:
                     _write_history(history.lookup_all(scope(project)), place)
                 build = _stage(scene, place, project, _ground(scene, place))
-            result = hook.run(build, place, signals, lambda: _take_leave(account, place))
+            with _trusted_modules(scene, Path(build.cwd)):
+                result = hook.run(build, place, signals, lambda: _take_leave(account, place))
             if build.check:
                 checking.settle(scene.settings, scene.torch, scene.cuda, place.path)
             if _WHEELS in scene.arguments:
@@ -297,9 +299,6 @@ def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str], ground:
     lasts = ground == project
     fields = naming(scene.torch, scene.cuda, scene.plan)
     mark = fields["fingerprint"]
-    if scene.compiles and lasts and "editable" not in scene.hook and scene.hook != COMMAND:
-        with contextlib.suppress(OSError):  # a full disk: setuptools will say so
-            objects.distrust_modules(str(project), mark)
     volatile = scene.torch.volatile if scene.torch else ()
     prefixes = {f"SEB_ENV{number}": str(path) for number, path in enumerate(volatile)}
     if sys.exec_prefix != sys.base_exec_prefix:
@@ -324,6 +323,22 @@ def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str], ground:
         fingerprint=mark,
         may_touch=store.is_unpacked_sdist(project) or not lasts,
     )
+
+
+@contextlib.contextmanager
+def _trusted_modules(scene: Scene, ground: Path) -> Iterator[None]:
+    """What setuptools takes for up to date while the hook runs really is."""
+    ages = None
+    project = Path.cwd()
+    if scene.compiles and ground == project and "editable" not in scene.hook:
+        mark = naming(scene.torch, scene.cuda, scene.plan)["fingerprint"]
+        with contextlib.suppress(OSError):  # a full disk: setuptools will say so
+            _, ages = objects.distrust_modules(str(project), mark)
+    try:
+        yield
+    finally:
+        if ages:
+            ages.give_back()
 
 
 def naming(torch: Torch | None, cuda: Cuda | None, plan: BuildPlan) -> dict[str, str]:

@@ -30,7 +30,7 @@ def test_an_older_one_is_replaced(wheel: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_written_leaves_the_older_one(wheel: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     (out / "a-1.whl").mkdir(parents=True)
-    with pytest.raises(BuildFailed, match="cannot be written to .*out: Is a directory") as caught:
+    with pytest.raises(BuildFailed, match=r"cannot be written to .*out: Is a directory") as caught:
         deliver(wheel, out, "Look there.", note=tmp_path / "jobs" / "wheel" / "output")
     assert caught.value.hint == "Look there."
     assert [path.name for path in out.iterdir()] == ["a-1.whl"]

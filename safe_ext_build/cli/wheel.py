@@ -18,7 +18,8 @@ from .target import Target, find_target
 _EPILOG = """
 pip's own configuration (pip.conf, PIP_INDEX_URL, PIP_FIND_LINKS and the like) says where packages come from.
 Settings are given as -C KEY=VALUE or in the environment, as for any build; what is no setting goes to the
-package's own backend.
+package's own backend. What the pyproject.toml of a package that is unpacked says about where to write
+(report.path, workspace.dir, build-dir) is not used; that of a directory which you name is.
 """
 
 
@@ -48,10 +49,16 @@ def run(arguments: argparse.Namespace) -> int:
         source = _source(arguments.package, target, place)
         project = Project.read(source)
         options = project.with_backend(options, os.environ)
-        chosen, _ = settings.load(source, options, os.environ)
+        environ = dict(os.environ)
+        if source.is_relative_to(place):
+            environ[settings.FOREIGN] = "1"
+            for said in settings.places(source):
+                ui.warn(f"{said} is not used: a package that was unpacked here does not say where we write")
+        chosen, _ = settings.load(source, options, environ)
         environment = BuildEnvironment.make(place / "environment", target, chosen.torch.match)
         environment.install([*own_requirements(), *project.requires, *arguments.extra])
-        built = _build(project, options, environment, place / "wheel")
+        hooks = session.Hooks(source, OURS, environment.python, environment.variables(environ))
+        built = _build(hooks, options, environment, place / "wheel")
         if built is None:
             return 1
         ui.say(f"built {deliver(built, out, hint='Name another directory: --out DIR.')}")
@@ -86,10 +93,11 @@ def looks_like_path(package: str) -> bool:
     return os.sep in package or package.startswith((".", "~")) or package.endswith(unpack.SUFFIXES)
 
 
-def _build(project: Project, options: dict[str, Any], environment: BuildEnvironment, wheels: Path) -> Path | None:
+def _build(
+    hooks: session.Hooks, options: dict[str, Any], environment: BuildEnvironment, wheels: Path
+) -> Path | None:
     """Run the two hooks; None when one has failed, and has said why."""
     wheels.mkdir()
-    hooks = session.Hooks(project.source, OURS, environment.python, environment.variables(os.environ))
     try:
         more = hooks.call("get_requires_for_build_wheel", config_settings=options)
         environment.install(more)

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from . import ninjafile, objects
@@ -115,9 +115,9 @@ def main() -> None:
         sys.exit(1)
     with contextlib.ExitStack() as stack:
         ready = _prepare(config, arguments, stack)
+        stack.callback(ready.after)
         run = Run(config, lease, ["ninja", *ready.options, *arguments.rest], ready.directory)
         code = run.finish()
-        ready.after()
     _end(code)
 
 
@@ -160,9 +160,11 @@ def _prepare_in_place(config: Config, text: str, directory: str, source: str) ->
     _note_missing(config, ninjafile.missing(rewritten.edges, directory), directory, source)
     jobs = parallelism(len(rewritten.edges), config.slots, files, config.pids)
     trust = objects.Trust(directory, source, config.fingerprint, config.may_touch)
+    ready = Ready(("-f", copy, "-j", str(jobs)), directory)
     with contextlib.suppress(OSError):  # a full disk: then ninja will say so
-        trust.establish(rewritten.edges, objects.read_deps(config.ninja, copy, directory))
-    return Ready(("-f", copy, "-j", str(jobs)), directory)
+        ages = trust.establish(rewritten.edges, objects.read_deps(config.ninja, copy, directory))
+        ready = replace(ready, after=ages.give_back)
+    return ready
 
 
 def _note_missing(config: Config, paths: list[str], directory: str, source: str) -> None:
@@ -212,6 +214,7 @@ def _prepare_kept(config: Config, text: str, here: str, kept: str) -> Ready:
     ready = _prepare_in_place(config, text, place, source)
 
     def deliver() -> None:
+        ready.after()
         for path in filter(os.path.exists, made):
             objects.deliver(path, here + path.removeprefix(place))
 
