@@ -197,7 +197,7 @@ def compiler_requirements(settings: Settings) -> list[str]:
 
 def _own_source(torch: Torch | None, cuda: Cuda | None) -> str:
     """That it is the package which does not fit, and not the machine: for those who did not write it."""
-    if torch is None or torch.facts is None or not store.is_unpacked_sdist(Path.cwd()):
+    if torch is None or torch.facts is None or not store.is_passing(Path.cwd()):
         return ""
     nvcc = f" and nvcc {cuda.build.removeprefix('V')}" if cuda else ""
     return (

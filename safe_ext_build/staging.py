@@ -321,7 +321,7 @@ def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str], ground:
         source=str(ground),
         store=str(kept or ""),
         fingerprint=mark,
-        may_touch=store.is_unpacked_sdist(project) or not lasts,
+        may_touch=store.is_passing(project) or not lasts,
     )
 
 
