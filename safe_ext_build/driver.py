@@ -14,6 +14,7 @@ from typing import Any
 
 from . import advice, plan, store, ui
 from .errors import BuildFailed, CompileFailed, HookMissing, PlaceError, SafeExtBuildError, ToolkitError
+from .here import here
 from .machine import read_machine
 from .plan import BuildPlan
 from .settings import Settings
@@ -197,7 +198,7 @@ def compiler_requirements(settings: Settings) -> list[str]:
 
 def _own_source(torch: Torch | None, cuda: Cuda | None) -> str:
     """That it is the package which does not fit, and not the machine: for those who did not write it."""
-    if torch is None or torch.facts is None or not store.is_passing(Path.cwd()):
+    if torch is None or torch.facts is None or not store.is_passing(here()):
         return ""
     nvcc = f" and nvcc {cuda.build.removeprefix('V')}" if cuda else ""
     return (
@@ -267,7 +268,7 @@ def _in_process(task: Task, settings: Settings, planned: BuildPlan) -> Any:
     from .supervise.backend import load
 
     os.environ.update(planned.environment)
-    hook = getattr(load(settings.inner_backend, settings.inner_path, Path.cwd()), task.hook, None)
+    hook = getattr(load(settings.inner_backend, settings.inner_path, here()), task.hook, None)
     if hook is None:
         raise HookMissing(f"{settings.inner_backend} has no hook {task.hook}")
     return hook(**task.arguments)
@@ -276,6 +277,10 @@ def _in_process(task: Task, settings: Settings, planned: BuildPlan) -> Any:
 def _about_the_place(task: Task, message: str) -> str:
     from . import preflight
 
-    if "editable" in task.hook and (blocked := preflight.unwritable(Path.cwd())):
+    try:
+        project = here()
+    except PlaceError:
+        return "The project's directory was deleted while the build ran."
+    if "editable" in task.hook and (blocked := preflight.unwritable(project)):
         return f"{blocked} cannot be written, and an editable install puts its modules there."
-    return preflight.missing_submodules(Path.cwd(), message)
+    return preflight.missing_submodules(project, message)

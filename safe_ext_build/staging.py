@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from . import checking, events, preflight, stamp, store, ui
 from .delivery import deliver
 from .errors import PlaceError
+from .here import here
 from .machine import read_machine
 from .machine.neighbours import neighbours_root
 from .plan import BuildPlan
@@ -66,7 +67,7 @@ class Scene:
 
     @property
     def project(self) -> str:
-        return self.label or store.name(Path.cwd())
+        return self.label or store.name(here())
 
 
 def run(scene: Scene) -> Any:
@@ -91,7 +92,7 @@ def run(scene: Scene) -> Any:
             if build.check:
                 checking.settle(scene.settings, scene.torch, scene.cuda, place.path)
             if _WHEELS in scene.arguments:
-                _deliver(place, result, Path.cwd() / scene.arguments[_WHEELS])
+                _deliver(place, result, here() / scene.arguments[_WHEELS])
             outcome = "built"
             return result
         except Exception as reason:
@@ -132,7 +133,7 @@ def is_project(directory: Path) -> bool:
 
 def _command_ground(place: Workspace) -> Path:
     """Where the sources are: in a directory that is no project, a command is about what it unpacks itself."""
-    return Path.cwd() if is_project(Path.cwd()) else place.path / "tmp"
+    return here() if is_project(here()) else place.path / "tmp"
 
 
 def _with_nvcc_on_path(tree: hook.Tree) -> hook.Tree:
@@ -197,7 +198,7 @@ def _ground(scene: Scene, place: Workspace) -> Path:
 
     An editable install is about the project's own directory: there, setuptools has to say what it cannot do.
     """
-    project = Path.cwd()
+    project = here()
     blocked = preflight.unwritable(project)
     if blocked is None or "editable" in scene.hook:
         return project
@@ -266,7 +267,7 @@ def _arguments(scene: Scene, place: Workspace) -> dict[str, Any]:
     """A frontend may give its directories relative to the project's, where the builder need not work; and a wheel
     is to be looked at before it goes to one of them."""
     given = scene.arguments
-    paths = {key: str(Path.cwd() / value) for key, value in given.items() if isinstance(value, str)}
+    paths = {key: str(here() / value) for key, value in given.items() if isinstance(value, str)}
     if _WHEELS in given:
         (place.path / "wheel").mkdir()
         paths[_WHEELS] = str(place.path / "wheel")
@@ -295,7 +296,7 @@ def _fit(scene: Scene) -> Fit:
 
 
 def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str], ground: Path) -> Config:
-    project, cache = Path.cwd(), workspace.cache_root(dict(os.environ))
+    project, cache = here(), workspace.cache_root(dict(os.environ))
     lasts = ground == project
     fields = naming(scene.torch, scene.cuda, scene.plan)
     mark = fields["fingerprint"]
@@ -329,7 +330,7 @@ def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str], ground:
 def _trusted_modules(scene: Scene, ground: Path) -> Iterator[None]:
     """What setuptools takes for up to date while the hook runs really is."""
     ages = None
-    project = Path.cwd()
+    project = here()
     if scene.compiles and ground == project and "editable" not in scene.hook:
         mark = naming(scene.torch, scene.cuda, scene.plan)["fingerprint"]
         with contextlib.suppress(OSError):  # a full disk: setuptools will say so
@@ -344,7 +345,7 @@ def _trusted_modules(scene: Scene, ground: Path) -> Iterator[None]:
 def naming(torch: Torch | None, cuda: Cuda | None, plan: BuildPlan) -> dict[str, str]:
     """What a build-dir of the project in this directory may be named after, the fingerprint among it."""
     return {
-        "project": store.name(Path.cwd()),
+        "project": store.name(here()),
         "python": str(sysconfig.get_config_var("SOABI")),
         "torch": torch.facts.version if torch and torch.facts else "none",
         "cuda": cuda.build.removeprefix("V") if cuda else "none",

@@ -7,8 +7,8 @@ import dataclasses
 import os
 from collections.abc import Iterator
 from itertools import groupby
-from pathlib import Path
 
+from ..here import here
 from . import printing
 from .checkup import Checkup, Finding, look
 from .target import find_target
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     environ = dict(os.environ)
     if arguments.python:
         environ |= find_target(arguments.python).variables
-    found = look(environ, Path.cwd())
+    found = look(environ, here())
     if arguments.json:
         printing.out_json(printing.shareable(document(found)))
     else:

@@ -13,6 +13,7 @@ from typing import Any
 
 from .. import driver, preflight, settings, staging, store
 from ..errors import SafeExtBuildError
+from ..here import here as current
 from ..machine import read_machine
 from ..report.words import count, duration, name
 from ..schedule.history import History
@@ -94,7 +95,7 @@ def _standing_in(directory: Path, named: Mapping[str, str]) -> Iterator[None]:
 
 def outline_of(options: dict[str, Any]) -> Outline:
     """What a build of the project in this directory would do. Raises SafeExtBuildError."""
-    here = Path.cwd()
+    here = current()
     project = Project.read(here)
     chosen, _ = settings.load(here, project.with_backend(options, os.environ), os.environ)
     task = driver.Task("build_wheel", {}, compiles=True)

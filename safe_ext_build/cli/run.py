@@ -13,6 +13,7 @@ from pathlib import Path
 
 from .. import plan, preflight, settings, staging, store, ui
 from ..errors import SafeExtBuildError, ToolkitError
+from ..here import here
 from ..machine import read_machine
 from ..settings import Settings
 from ..supervise import hook, workspace
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     if platform.system() != "Linux":
         raise SafeExtBuildError("`safe-ext-build run` needs Linux", hint="Elsewhere, run the command as it is.")
     program = _program(arguments.command[0])
-    chosen, _ = settings.load(Path.cwd(), read_options(arguments.options), os.environ)
+    chosen, _ = settings.load(here(), read_options(arguments.options), os.environ)
     with store.using(workspace.cache_root(dict(os.environ))):
         scene = decide(chosen, _environment(arguments.python, program), arguments.command)
         status, number = staging.run_command(scene, [str(program), *arguments.command[1:]])
@@ -104,7 +105,7 @@ def decide(chosen: Settings, environment: Environment, command: list[str]) -> st
         ui.say(line)
     for line in preflight.check(chosen, torch.facts is not None):
         ui.warn(line)
-    label = "" if staging.is_project(Path.cwd()) else shlex.join(command)[:100]
+    label = "" if staging.is_project(here()) else shlex.join(command)[:100]
     return staging.Scene(staging.COMMAND, {}, chosen, torch, cuda, planned, compiles=True, label=label)
 
 

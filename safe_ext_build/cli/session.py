@@ -19,6 +19,7 @@ from typing import Any
 
 from .. import staging
 from ..errors import SafeExtBuildError
+from ..here import here
 from ..schedule.broker import Naming
 from ..schedule.policy import Limits
 from ..supervise import hook, shelter, workspace
@@ -101,7 +102,7 @@ def supervised(command: Sequence[str]) -> int:
             tree = hook.Tree(
                 environ={**os.environ, "TMPDIR": str(place.path / "tmp")},
                 limits=asdict(Limits(1, 1, False)),
-                compiles=asdict(Naming({}, "", str(Path.cwd()), {}, False)),
+                compiles=asdict(Naming({}, "", str(here()), {}, False)),
                 neighbours="",
             )
             status, number = hook.run_command(list(command), tree, place, signals)

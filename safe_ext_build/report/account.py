@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from .. import __version__, ui
 from ..events import Event
+from ..here import here
 from ..machine import Machine, read_machine
 from ..plan import BuildPlan
 from . import record, shelf
@@ -38,6 +39,7 @@ class Account:
     machine: Machine = field(default_factory=read_machine)
     began: float = field(default_factory=time.monotonic)
     started: str = field(default_factory=_now)
+    root: str = field(default_factory=lambda: str(here()))
 
     def settle(self, id: str, events: Sequence[Event], outcome: record.Outcome, error: str = "") -> None:
         """Write the record, and say where, if that matters. Without a compile there is one only if asked for.
@@ -62,7 +64,7 @@ class Account:
             version=__version__,
             id=id,
             project=self.project,
-            root=str(Path.cwd()),
+            root=self.root,
             hook=self.hook,
             began=self.began,
             started=self.started,

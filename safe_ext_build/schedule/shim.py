@@ -114,7 +114,11 @@ def main() -> None:
         write(2, b"safe-ext-build: the build that this ninja belongs to is over\n")
         sys.exit(1)
     with contextlib.ExitStack() as stack:
-        ready = _prepare(config, arguments, stack)
+        try:
+            ready = _prepare(config, arguments, stack)
+        except OSError as error:
+            write(2, f"safe-ext-build: error: ninja cannot be run: {error}\n".encode(errors="replace"))
+            sys.exit(1)
         stack.callback(ready.after)
         run = Run(config, lease, ["ninja", *ready.options, *arguments.rest], ready.directory)
         code = run.finish()
@@ -146,8 +150,11 @@ def _prepare(config: Config, arguments: Arguments, stack: contextlib.ExitStack) 
     for store in _stores(config):
         kept = os.path.join(store, f"objects{_number(config.workspace, here)}")
         moved = _moved(config, text, here, kept)
-        if moved and stack.enter_context(objects.locked(kept)):
-            return _prepare_kept(config, moved, here, kept)
+        try:
+            if moved and stack.enter_context(objects.locked(kept)):
+                return _prepare_kept(config, moved, here, kept)
+        except OSError as error:  # a full disk, or somebody's file in the place of the cache
+            write(2, f"safe-ext-build: no objects are kept in {kept}: {error.strerror}\n".encode(errors="replace"))
     return _prepare_in_place(config, text, here, config.source)
 
 

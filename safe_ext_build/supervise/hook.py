@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,11 +21,13 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from ..errors import BuildFailed, CompileFailed, HookMissing, SupervisionError
+from ..here import here
 from ..schedule.shim import MISSING
 from . import blame, heartbeat, stall
 from .linux import is_subreaper, pidfd_open, set_subreaper
 from .processes import Process, descendants, end_all, marked, read, snapshot
 from .protocol import BUILDER_KILLED, CONTINUE, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
+from .workspace import HINT as WORKSPACE_HINT
 from .workspace import Workspace, writing
 
 _BYTES = {getattr(signal, name): byte for byte, name in SIGNAL_BYTES.items()}
@@ -68,6 +71,8 @@ class Ending:
     verdict: Verdict | None = None
     signal: int = 0
     frontend_gone: bool = False
+    supervisor: int = 0
+    """The supervisor's own exit status, or minus the signal that it died by."""
 
 
 def python_command(module: str, *arguments: str, isolated: bool) -> list[str]:
@@ -115,7 +120,7 @@ def run(build: Build, workspace: Workspace, signals: Signals, farewell: Callable
         farewell()
         workspace.remove()
         die_by(ending.signal or signal.SIGTERM)
-    return _answer(build, _ended_by_itself(ending.verdict), workspace)
+    return _answer(build, _ended_by_itself(ending, workspace), workspace)
 
 
 def run_command(command: list[str], tree: Tree, workspace: Workspace, signals: Signals) -> tuple[int, int]:
@@ -126,7 +131,7 @@ def run_command(command: list[str], tree: Tree, workspace: Workspace, signals: S
     ending = _supervise(command, tree, workspace, signals, frontend=False)
     if ending.signal:
         return 1, ending.signal
-    return _ended_by_itself(ending.verdict).builder_status >> 8, 0
+    return _ended_by_itself(ending, workspace).builder_status >> 8, 0
 
 
 def run_program(command: list[str], tree: Tree, workspace: Workspace, signals: Signals) -> tuple[int, int]:
@@ -138,7 +143,7 @@ def run_program(command: list[str], tree: Tree, workspace: Workspace, signals: S
     killed = verdict.builder_status & 0x7F if verdict else 0
     if verdict and killed and verdict.reason == BUILDER_KILLED.format(killed):
         return 128 + killed, killed
-    return _ended_by_itself(verdict).builder_status >> 8, 0
+    return _ended_by_itself(ending, workspace).builder_status >> 8, 0
 
 
 def _supervise(
@@ -149,6 +154,7 @@ def _supervise(
         try:
             supervisor, lifeline = _start(command, tree, workspace, frontend)
             ending = _wait(supervisor, lifeline, signals, frontend)
+            ending.supervisor = supervisor.returncode
             ending.verdict = Verdict.load(workspace.path / "verdict.json")
         finally:
             _clear(workspace, before)
@@ -182,6 +188,9 @@ def _start(
     )
     try:
         supervisor = subprocess.Popen(start, pass_fds=(reader, workspace.lock), start_new_session=True)
+    except OSError as error:
+        os.close(writer)
+        raise SupervisionError(f"the supervisor cannot be started: {error.strerror}") from error
     finally:
         os.close(reader)
     return supervisor, writer
@@ -258,13 +267,11 @@ def die_by(number: int) -> NoReturn:
     sys.exit(128 + number)
 
 
-def _ended_by_itself(verdict: Verdict | None) -> Verdict:
+def _ended_by_itself(ending: Ending, workspace: Workspace) -> Verdict:
     """The verdict on what has ended by itself; raises SafeExtBuildError for every other end."""
+    verdict = ending.verdict
     if verdict is None:
-        raise SupervisionError(
-            "the supervisor was killed, so the build was ended",
-            hint="Nothing of it is left running; start the build again, and finished objects are used again.",
-        )
+        raise _without_a_verdict(ending.supervisor, workspace.path)
     if verdict.stuck:
         raise SupervisionError(
             f"the build has ended, but {', '.join(verdict.stuck)} is stuck in the kernel and cannot be killed",
@@ -275,6 +282,22 @@ def _ended_by_itself(verdict: Verdict | None) -> Verdict:
             f"the build was stopped: {verdict.reason}", hint="Finished objects are kept and used again."
         )
     return verdict
+
+
+def _without_a_verdict(status: int, place: Path) -> SupervisionError:
+    """Why a supervisor that ended with this status, or minus the signal, has not said how the build ended."""
+    again = "Nothing of it is left running; start the build again, and finished objects are used again."
+    if status < 0:
+        return SupervisionError(
+            f"the supervisor was killed (signal {-status}), so the build was ended", hint=again
+        )
+    if not place.is_dir():
+        what = f"the workspace {place} was deleted while the build ran, so the build was ended"
+        return SupervisionError(what, hint=f"A setup script may have done so. {again}")
+    free = f"{shutil.disk_usage(place).free >> 20} MiB free there"
+    if status == 0:
+        return SupervisionError(f"how the build ended cannot be written to {place} ({free})", hint=WORKSPACE_HINT)
+    return SupervisionError(f"the supervisor has failed (exit status {status}; {place}: {free})", hint=again)
 
 
 def _answer(build: Build, verdict: Verdict, workspace: Workspace) -> Any:
@@ -288,7 +311,7 @@ def _answer(build: Build, verdict: Verdict, workspace: Workspace) -> Any:
     if "missing" in answer:
         raise HookMissing(f"{build.backend} has no hook {build.hook}")
     if missing := _missing_sources(verdict, workspace):
-        raise blame.missing_sources(missing, Path.cwd())
+        raise blame.missing_sources(missing, here())
     if verdict.failure:
         raise _compile_failure(verdict.failure)
     raise BuildFailed(answer["error"], hint=answer.get("hint", ""))

@@ -29,6 +29,7 @@ MIN_FREE = 1 << 30
 # sun_path holds 108 bytes with its final NUL (unix(7)); the socket is the longest name that we need.
 MAX_SOCKET_PATH = 107
 SOCKET_NAME = "socket"
+HINT = "Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory on a disk with room."
 _ID = re.compile(r"[0-9a-f]{12}")
 
 
@@ -111,7 +112,7 @@ def make(root: Path, watch: Callable[[Path], Watch] | None = None, *, clear: boo
         workspace.remove()
         raise SupervisionError(
             f"cannot make a workspace in {root}: {error.strerror}",
-            hint="Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory on a disk with room.",
+            hint=HINT,
         ) from error
     return workspace
 
@@ -266,7 +267,7 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         raise SupervisionError(
             f"cannot write to the workspace {path}: {error.strerror}",
-            hint="Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory on a disk with room.",
+            hint=HINT,
         ) from error
 
 
@@ -282,7 +283,7 @@ def cache_root(environ: dict[str, str], make: bool = True) -> Path:
     for path in (usual / "safe-ext-build", Path(f"/var/tmp/safe-ext-build-{os.getuid()}.cache")):
         if not path.is_absolute():
             continue  # no HOME, and no entry among the users that would name one
-        if path.is_relative_to(home) and _is_sudo_in(home):
+        if path.is_relative_to(home) and (_is_sudo_in(home) or not Path(home).is_dir()):
             continue
         try:
             if make:
