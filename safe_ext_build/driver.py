@@ -18,6 +18,7 @@ from .here import here
 from .machine import read_machine
 from .plan import BuildPlan
 from .settings import Settings
+from .shortage import shortage
 from .toolchain import find
 from .toolchain.find import Cuda, Torch
 from .toolchain.host import Host
@@ -65,6 +66,12 @@ def run(task: Task, settings: Settings) -> Any:
         if task.optional and isinstance(error, HookMissing):
             return None
         ui.show_error(error)
+        raise SystemExit(1) from None
+    except (OSError, RuntimeError, MemoryError) as unexpected:
+        lacking = shortage(unexpected)
+        if lacking is None:
+            raise
+        ui.show_error(lacking)
         raise SystemExit(1) from None
 
 

@@ -15,7 +15,7 @@ NAME = PACKAGE.name
 
 # From the ground up. A module belongs to the longest name that it has here; what is equal may import each other.
 FLOORS: dict[str, int] = {
-    **dict.fromkeys(("errors", "ui", "events", "here", "probe", "settings", "_settings_docs", ""), 0),
+    **dict.fromkeys(("errors", "ui", "events", "here", "probe", "shortage", "settings", "_settings_docs", ""), 0),
     **dict.fromkeys(("machine", "toolchain", "verify", "stamp"), 1),
     **dict.fromkeys(("plan", "advice"), 2),
     "schedule": 3,

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from .. import __version__, ui
 from ..errors import SafeExtBuildError
+from ..shortage import shortage
 from ..supervise import shelter
 from . import builds, completion, doctor, history, kill, plan, report, wheel
 from . import run as run_
@@ -54,5 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status: int = parsed.run(parsed)
     except SafeExtBuildError as error:
         ui.show_error(error)
+        return 1
+    except (OSError, RuntimeError, MemoryError) as unexpected:
+        lacking = shortage(unexpected)
+        if lacking is None:
+            raise
+        ui.show_error(lacking)
         return 1
     return status

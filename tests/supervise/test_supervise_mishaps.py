@@ -11,9 +11,10 @@ import pytest
 from kill_harness import Project, build_again
 
 # Before setuptools gets to work, the setup script does this.
-DELETES_WORKSPACE = (
-    "import os, shutil; shutil.rmtree(os.path.dirname(os.environ['TMPDIR'])); raise SystemExit(3)\n"
-)
+DELETES_WORKSPACE = """import os, shutil
+shutil.rmtree(os.path.dirname(os.environ["TMPDIR"]))
+raise SystemExit(3)
+"""
 DELETES_PROJECT = "import os, shutil; shutil.rmtree(os.getcwd())\n"
 
 
@@ -78,6 +79,12 @@ def test_a_home_that_does_not_exist_is_not_made(project: Project) -> None:
     home = project.scratch / "no" / "home"
     build_again(replace(project, variables={**project.variables, "HOME": str(home), "XDG_CACHE_HOME": ""}))
     assert not home.parent.exists()
+
+
+def test_too_few_open_files(project: Project) -> None:
+    said = run(project, ["sh", "-c", f"ulimit -n 9; exec {shlex.join(project.hook())}"])
+    assert "safe-ext-build: error: the system refuses to go on: Too many open files" in said
+    assert "safe-ext-build: hint: Raise the limit of open files, `ulimit -n 1024`" in said
 
 
 @pytest.mark.parametrize("limits", ["-S -s 256", "-n 64", "-v 2000000"])
