@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,8 +87,8 @@ def run(scene: Scene) -> Any:
                 if scene.compiles:
                     _write_history(history.lookup_all(scope(project)), place)
                 build = _stage(scene, place, project, _ground(scene, place))
-            with _trusted_modules(scene, Path(build.cwd)):
-                result = hook.run(build, place, signals, lambda: _take_leave(account, place))
+            with _trusted_modules(scene, Path(build.cwd)) as give_back:
+                result = hook.run(build, place, signals, lambda: _take_leave(account, place, give_back))
             if build.check:
                 checking.settle(scene.settings, scene.torch, scene.cuda, place.path)
             if _WHEELS in scene.arguments:
@@ -172,8 +172,9 @@ def _account(scene: Scene, cache: Path) -> Account:
     return Account(scene.project, scene.hook, scene.settings, scene.plan, toolkit, torch, cache)
 
 
-def _take_leave(account: Account | None, place: Workspace) -> None:
+def _take_leave(account: Account | None, place: Workspace, give_back: Callable[[], None]) -> None:
     """Before this process dies by a signal: nothing of the build may stay longer than it must."""
+    give_back()
     seen = list(events.read(place.path / "events.jsonl"))
     place.remove()
     if account:
@@ -327,19 +328,22 @@ def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str], ground:
 
 
 @contextlib.contextmanager
-def _trusted_modules(scene: Scene, ground: Path) -> Iterator[None]:
-    """What setuptools takes for up to date while the hook runs really is."""
-    ages = None
+def _trusted_modules(scene: Scene, ground: Path) -> Iterator[Callable[[], None]]:
+    """What setuptools takes for up to date while the hook runs really is. What is yielded gives the files back
+    their own times, if the process is going to end before this does."""
+    give_back: Callable[[], None] = _nothing
     project = here()
     if scene.compiles and ground == project and "editable" not in scene.hook:
         mark = naming(scene.torch, scene.cuda, scene.plan)["fingerprint"]
         with contextlib.suppress(OSError):  # a full disk: setuptools will say so
-            _, ages = objects.distrust_modules(str(project), mark)
+            give_back = objects.distrust_modules(str(project), mark)[1].give_back
     try:
-        yield
+        yield give_back
     finally:
-        if ages:
-            ages.give_back()
+        give_back()
+
+
+def _nothing() -> None: ...
 
 
 def naming(torch: Torch | None, cuda: Cuda | None, plan: BuildPlan) -> dict[str, str]:

@@ -119,12 +119,15 @@ def make(root: Path, watch: Callable[[Path], Watch] | None = None, *, clear: boo
 
 def temporary(watch: Callable[[Path], Watch]) -> Workspace:
     """A workspace among the temporary files, for who only asks. Raises SupervisionError."""
+    workspace = None
     try:
         path = Path(tempfile.gettempdir(), f"safe-ext-build-{os.urandom(6).hex()}")
         workspace = Workspace(path, -1, watch(path))
         path.mkdir(0o700)
         (path / "tmp").mkdir()
     except OSError as error:
+        if workspace:
+            workspace.remove()
         raise SupervisionError(f"cannot make a temporary directory: {error.strerror}") from error
     return workspace
 
