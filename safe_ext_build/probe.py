@@ -11,15 +11,18 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import IO, TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import subprocess
 
+MARKER = "SAFE_EXT_BUILD_PROBE"
+"""The variable that tells which shelter a process belongs to."""
 TIMEOUT = 20.0
 """Seconds after which a tool (often a wrapper script) that says nothing is given up."""
 _AT_ONCE = 8
@@ -33,7 +36,7 @@ class _State:
     """What runs in this process, and what shelters it: called once a tool is to run, for its variables."""
 
     shelter: Callable[[], Mapping[str, str]] | None = None
-    running: set[subprocess.Popen[str]]
+    running: set[subprocess.Popen[bytes]]
     stopping = False
 
     def __init__(self) -> None:
@@ -73,27 +76,38 @@ def run(
     """
     import subprocess
 
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**environ, **_shelter()},
-        cwd=cwd,
-        pass_fds=pass_fds,
-        start_new_session=True,
-        text=True,
-        errors="replace",
-    ) as process:
+    shelter = _shelter()
+    with (
+        _sink(shelter) as output,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**environ, **shelter},
+            cwd=cwd,
+            pass_fds=pass_fds,
+            start_new_session=True,
+        ) as process,
+    ):
         try:
             _state.running.add(process)
-            output = _output(process, TIMEOUT if timeout is None else timeout)
+            _wait(process, TIMEOUT if timeout is None else timeout)
         except BaseException:
-            _end_session(process)
+            _kill(process)
             raise
         finally:
             _state.running.discard(process)
-        return process.returncode, output
+        output.seek(0)
+        return process.returncode, output.read().decode(errors="replace")
+
+
+def _sink(shelter: Mapping[str, str]) -> IO[bytes]:
+    """What a tool prints to: no pipe, which would have us wait for all that it has started. In a shelter it has a
+    name, which tells whom a process belongs to even if its environment was wiped."""
+    with contextlib.suppress(OSError, AttributeError):  # there is none in conda's Pythons
+        return open(os.memfd_create(shelter.get(MARKER, "safe-ext-build")), "w+b")
+    return tempfile.TemporaryFile()
 
 
 def _shelter() -> Mapping[str, str]:
@@ -101,29 +115,21 @@ def _shelter() -> Mapping[str, str]:
         return _state.shelter() if _state.shelter else {}
 
 
-def _output(process: subprocess.Popen[str], timeout: float) -> str:
-    """What it prints until it ends; looks up now and then, for whoever wanted to know may be about to end."""
+def _wait(process: subprocess.Popen[bytes], timeout: float) -> None:
+    """Wait for its end; look up now and then, for whoever wanted to know may be about to end."""
     import subprocess
 
     deadline = time.monotonic() + timeout
     while True:
         try:
-            return process.communicate(timeout=min(_GLANCE, timeout))[0]
+            process.wait(min(_GLANCE, timeout))
+            return
         except subprocess.TimeoutExpired:
             if _state.stopping or time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired(process.args, timeout) from None
 
 
-def _end_session(process: subprocess.Popen[str]) -> None:
-    """A wrapper's children hold its pipes open: killing the wrapper alone would leave us waiting."""
-    import subprocess
-
-    _kill(process)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.communicate(timeout=1)
-
-
-def _kill(process: subprocess.Popen[str]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 

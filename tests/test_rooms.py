@@ -42,7 +42,7 @@ _IN_SCHEDULE = (
 BARE = (
     *(f"supervise.{name}" for name in _IN_SUPERVISE),
     *(f"schedule.{name}" for name in _IN_SCHEDULE),
-    *("machine", "events", "errors", "ui"),
+    *("machine", "events", "errors", "probe", "ui"),
 )
 
 

@@ -9,12 +9,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from ..probe import MARKER as PROBE_VARIABLE
 from .linux import pidfd_open, pidfd_send_signal
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 ID_VARIABLE = "SAFE_EXT_BUILD_ID"
-# The marker of what is run to find out what to build with, before there is a supervisor.
-PROBE_VARIABLE = "SAFE_EXT_BUILD_PROBE"
 JOB_VARIABLE = "SAFE_EXT_BUILD_JOB"
 
 
@@ -139,6 +138,19 @@ def marked(build_id: str) -> list[Process]:
     carriers = (pid for pid in pids() if not markers.isdisjoint(_environ(pid)))
     found = (read(pid) for pid in carriers if pid != os.getpid())
     return [process for process in found if process and process.state not in "ZX"]
+
+
+def printing_to(sink: str) -> list[Process]:
+    """The live processes whose standard output or error is the unnamed file that probe.run makes for a shelter."""
+    found = (read(pid) for pid in pids() if pid != os.getpid() and f"/memfd:{sink} (deleted)" in _outputs(pid))
+    return [process for process in found if process and process.state not in "ZX"]
+
+
+def _outputs(pid: int) -> list[str]:
+    try:
+        return [os.readlink(f"/proc/{pid}/fd/{number}") for number in (1, 2)]
+    except OSError:
+        return []
 
 
 def end_all(find: Callable[[], Iterable[Process]], patience: float = 10.0) -> list[Process]:

@@ -15,7 +15,8 @@ from pathlib import Path
 from .. import probe
 from ..errors import SupervisionError
 from .hook import leave_if_orphaned, python_command
-from .processes import PROBE_VARIABLE, end_all, marked, read
+from .processes import end_all, read
+from .ward import of
 from .workspace import Workspace, furnish, make, temporary
 
 _PATIENCE = 1.0
@@ -94,15 +95,15 @@ class Shelter:
             self._failed = True
             return {}
         scratch = place.path / "tmp"
-        return {PROBE_VARIABLE: place.id, "TMPDIR": str(scratch)} if scratch.is_dir() else {}
+        return {probe.MARKER: place.id, "TMPDIR": str(scratch)} if scratch.is_dir() else {}
 
     def close(self) -> None:
         """End what was asked and still runs, and remove the workspace."""
         if self._workspace is None:
             return
         if self._workspace.path.exists():  # else a supervised build has done so
-            build = self._workspace.id
-            end_all(lambda: marked(build))
+            place = self._workspace.path
+            end_all(lambda: of(place))
         self._workspace.remove()
 
 

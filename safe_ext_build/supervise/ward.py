@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from .linux import pidfd_open, set_name
-from .processes import Process, end_all, marked, read, send
+from .processes import Process, end_all, marked, printing_to, read, send
 from .workspace import remove_tree
 
 GRACE = 2.0
@@ -79,10 +79,15 @@ def _end(hook: Process) -> None:
     send(hook, signal.SIGKILL)
 
 
+def of(place: Path) -> list[Process]:
+    """What carries the marker; and what was asked and has had its environment wiped, by what it prints to."""
+    return [*marked(place.name), *printing_to(place.name)]
+
+
 def clear(place: Path) -> None:
-    """End every process that carries the marker, then remove the directory with all that they have left in it."""
+    """End every process that is of this place, then remove the directory with all that they have left in it."""
     for pause in (_SETTLING, 0.0):
-        end_all(lambda: marked(place.name))
+        end_all(lambda: of(place))
         with contextlib.suppress(OSError):
             remove_tree(place)
         time.sleep(pause)

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from kill_harness import PROMISE, Build, Project, started
 
+from safe_ext_build.supervise import processes
+
 pytestmark = pytest.mark.frontend
 
 SETUP = "from torch.utils.cpp_extension import CUDAExtension\n"
@@ -21,6 +23,7 @@ trap '' INT TERM HUP
 echo half > "${TMPDIR:-/tmp}/tmpxft_$$"
 setsid sleep 61 &
 sleep 62 &
+env -i "$(command -v setsid)" "$(command -v sleep)" 64 & echo $! > "$WIPED"
 sleep 63
 """
 
@@ -41,7 +44,7 @@ def hanging(project: Project) -> Project:
         name: os.pathsep.join(filter(None, [first, os.environ.get(name)]))
         for name, first in {"PATH": str(nvcc.parent), "PYTHONPATH": str(torch.parent)}.items()
     }
-    return replace(project, variables={**project.variables, **found})
+    return replace(project, variables={**project.variables, **found, "WIPED": str(project.scratch / "wiped")})
 
 
 def wait_for_probe(build: Build) -> None:
@@ -60,6 +63,10 @@ def assert_cleared(build: Build) -> None:
     while build.leftovers() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert build.leftovers() == []
+    wiped = build.project.scratch / "wiped"
+    if wiped.exists():
+        process = processes.read(int(wiped.read_text()))
+        assert process is None or process.state in "ZX", "its environment did not tell whose it is"
 
 
 @pytest.mark.parametrize(
