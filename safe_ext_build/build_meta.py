@@ -27,7 +27,7 @@ __all__ = [
 
 def get_requires_for_build_wheel(config_settings: ConfigSettings = None) -> list[str]:
     requires = _get_requires("get_requires_for_build_wheel", config_settings, compiles=True)
-    return [*requires, *_undeclared(Path.cwd())]
+    return [*requires, *_undeclared(_project())]
 
 
 def get_requires_for_build_sdist(config_settings: ConfigSettings = None) -> list[str]:
@@ -50,7 +50,7 @@ def build_sdist(sdist_directory: str, config_settings: ConfigSettings = None) ->
 
 def _get_requires_for_build_editable(config_settings: ConfigSettings = None) -> list[str]:
     requires = _get_requires("get_requires_for_build_editable", config_settings, compiles=True)
-    return [*requires, *_undeclared(Path.cwd())]
+    return [*requires, *_undeclared(_project())]
 
 
 def _prepare_metadata_for_build_editable(metadata_directory: str, config_settings: ConfigSettings = None) -> str:
@@ -91,7 +91,7 @@ def _compiler_requirements(settings: Settings) -> list[str]:
     from .toolchain.intent import asks_for_cuda, has_script
 
     asks = has_script if settings.cuda.provision == "always" else asks_for_cuda
-    if not asks(Path.cwd()):
+    if not asks(_project()):
         return []
     from . import driver
 
@@ -102,7 +102,7 @@ def _has_requires(settings: Settings) -> bool:
     """setuptools would run setup.py to learn of `setup_requires`, which hardly any project has any more."""
     if not settings.uses_setuptools:
         return True
-    return _mentions_setup_requires(Path.cwd()) and _torch_is_there(settings)
+    return _mentions_setup_requires(_project()) and _torch_is_there(settings)
 
 
 def _prepare(hook: str, builds: str, metadata_directory: str, config_settings: ConfigSettings) -> str:
@@ -143,11 +143,18 @@ def _load(config_settings: ConfigSettings) -> tuple[Settings, dict[str, Any] | N
     from .errors import SafeExtBuildError
 
     try:
-        loaded, rest = settings.load(Path.cwd(), config_settings, os.environ)
+        loaded, rest = settings.load(_project(), config_settings, os.environ)
     except SafeExtBuildError as error:
         ui.show_error(error)
         raise SystemExit(1) from None
     return loaded, rest or None
+
+
+def _project() -> Path:
+    """Where frontends run hooks: in the project's directory. Raises PlaceError."""
+    from .here import here
+
+    return here()
 
 
 def _mentions_setup_requires(project: Path) -> bool:
@@ -172,10 +179,12 @@ def _undeclared(project: Path) -> list[str]:
 
 def _torch_is_there(settings: Settings) -> bool:
     """Without torch, a setup script that imports it would only fail here, before it could be installed."""
+    from .driver import sheltered
     from .errors import TorchError
     from .toolchain import find
 
     try:
-        return find.find_torch(settings, os.getppid(), os.environ).source.kind != "none"
+        with sheltered(settings):
+            return find.find_torch(settings, os.getppid(), os.environ).source.kind != "none"
     except TorchError:
         return True  # the hook meets it again, and says so

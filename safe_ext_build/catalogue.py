@@ -210,6 +210,14 @@ _ALL = (
         "machine; else install a toolkit and a torch that know this GPU.",
     ),
     Entry(
+        "SEB-2009",
+        "A toolkit lacks parts, and there is no room to complete it",
+        "The toolkit that fits lacks headers or libraries that torch's own wheels have. They are put together in "
+        "a directory of links, in the cache or among the temporary files, and neither can be written.",
+        "Free some room in one of the directories that the error names, give yourself the right to write there, "
+        "or set `cuda.home` to a complete toolkit.",
+    ),
+    Entry(
         "SEB-2101",
         "The C++ compiler that was named is not there",
         "`CC`, `CXX`, `NVCC_CCBIN` or an option in `NVCC_APPEND_FLAGS` names a compiler that does not exist, "
@@ -389,6 +397,27 @@ _ALL = (
         "Set `workspace.dir` to a directory on a disk that is mounted without `noexec`, with a path under 90 "
         "bytes made of letters, digits, dots and dashes.",
     ),
+    Entry(
+        "SEB-4013",
+        "The system refuses more files, processes, memory or disk space",
+        "A limit of the shell (`ulimit`), of the container or of the disk was reached by safe-ext-build itself, "
+        "outside of any compile. The error names which.",
+        "Raise that limit, as the hint says, or wait until other programs need less, and build again.",
+    ),
+    Entry(
+        "SEB-4014",
+        "The current directory does not exist any more",
+        "The directory in which the command was given has been deleted, by somebody or by a tool that makes it "
+        "anew. A shell does not notice that by itself.",
+        "Change into the project's directory once more (`cd` to its full path), and start again.",
+    ),
+    Entry(
+        "SEB-4015",
+        "Programs are allowed too little stack",
+        "A hard limit of the stack (`ulimit -Hs`) is so low that ninja and compilers crash.",
+        "Raise that limit to 8192 KiB where it is set (`/etc/security/limits.conf`, a batch system, a container), "
+        "or build in a shell that has not lowered it.",
+    ),
     # Builds that were stopped.
     Entry(
         "SEB-5001",
@@ -487,6 +516,13 @@ _ALL = (
         " too, without that protection.",
     ),
     Entry(
+        "SEB-5013",
+        "The process that watches over a build cannot be started",
+        "The system does not allow one more process: the limit of your user (`ulimit -u`) or of the container is "
+        "reached, or memory is.",
+        "Raise that limit, or wait until other programs have ended, and build again.",
+    ),
+    Entry(
         "SEB-5014",
         "Another build of the project runs already",
         'Two builds of one project would write the same files. `on-running = "fail"` says that the second one is '
@@ -500,6 +536,22 @@ _ALL = (
         'A second build of the same project was started with `on-running = "replace"`, which ends the first.',
         "Look at the second build. If two tools build the project by themselves (an editor and you, perhaps), let "
         "only one of them replace.",
+    ),
+    Entry(
+        "SEB-5016",
+        "The build's temporary files were deleted while it ran",
+        "A setup script, a cleaning job or somebody removed the directory that the error names. What compiled in "
+        "it could not go on, and was ended.",
+        "Build again: finished objects are kept and used. If it happens each time, look for what deletes files "
+        "there, or set `workspace.dir` to another directory.",
+    ),
+    Entry(
+        "SEB-5017",
+        "The process that watches over the build has failed",
+        "It ended by itself, which it never should. Its last words stand above the error. Nothing of the build is "
+        "left running.",
+        "Build again: finished objects are kept and used. If it fails again, report it with what stands above and "
+        "the output of `safe-ext-build doctor`.",
     ),
     # Compiling and setup scripts.
     Entry(
@@ -678,6 +730,13 @@ _ALL = (
         "Try a newer release of that backend, and report it to its authors.",
     ),
     Entry(
+        "SEB-7005",
+        "The build backend names a wheel that is not there",
+        "The project's own build backend says that it has built a wheel, and has not put it where it was asked "
+        "to.",
+        "Try a newer release of that backend, and report it to its authors.",
+    ),
+    Entry(
         "SEB-7101",
         "The module cannot be loaded: device code was not linked",
         "The sources were compiled as relocatable device code (`-rdc=true`, `-dc`), which needs one more "
@@ -764,10 +823,10 @@ _ALL = (
     Entry(
         "SEB-8005",
         "The wheel was built, but cannot be written to where it was to go",
-        "The directory after `--out` cannot be made or written, or its disk is full. The wheel is lost; the "
-        "objects are kept.",
-        "Name another directory with `--out DIR`, and give the command again: it is quick, as the objects are"
-        " used again.",
+        "The directory that the wheel was asked for in cannot be made or written, or its disk is full. The wheel "
+        "is lost; the objects are kept.",
+        "Name another directory (`--out DIR`, with pip `-w DIR`), or free some room, and give the command again: "
+        "it is quick, as the objects are used again.",
     ),
     Entry(
         "SEB-8006",

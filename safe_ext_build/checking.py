@@ -20,12 +20,11 @@ def order(settings: Settings, torch: Torch | None) -> dict[str, Any] | None:
     return {"load": settings.check, "torch": bool(torch and torch.facts)}
 
 
-def settle(settings: Settings, torch: Torch | None, cuda: Cuda | None, workspace: Path, wheel: Path) -> None:
-    """Say what was found of a build's modules. One that cannot work does not stay: BuildFailed."""
+def settle(settings: Settings, torch: Torch | None, cuda: Cuda | None, workspace: Path) -> None:
+    """Say what was found of a build's modules. Raises BuildFailed for one that cannot work."""
     found = Findings.load(workspace / FILE) or Findings(trouble="the builder has left no findings")
     verdict = judge(found, _expected(settings, torch, cuda))
     if verdict.error:
-        wheel.unlink(missing_ok=True)
         raise verdict.error
     if settings.check:
         for line in verdict.lines:

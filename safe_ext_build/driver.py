@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from . import advice, plan, store, ui
 from .errors import BuildFailed, CompileFailed, HookMissing, PlaceError, SafeExtBuildError, ToolkitError
+from .here import here
 from .machine import read_machine
 from .plan import BuildPlan
 from .settings import Settings
+from .shortage import shortage
 from .toolchain import find
 from .toolchain.find import Cuda, Torch
 from .toolchain.host import Host
@@ -61,18 +63,33 @@ class Decisions:
 def run(task: Task, settings: Settings) -> Any:
     """Run a hook behind the one error boundary: an expected error is shown, and ends the process with 1."""
     try:
-        with _cache_held():
+        with _cache_held(), sheltered(settings):
             return _run(task, settings)
     except SafeExtBuildError as error:
         if task.optional and isinstance(error, HookMissing):
             return None
         ui.show_error(error)
         raise SystemExit(1) from None
+    except (OSError, RuntimeError, MemoryError) as unexpected:
+        lacking = shortage(unexpected)
+        if lacking is None:
+            raise
+        ui.show_error(lacking)
+        raise SystemExit(1) from None
 
 
 def _cache_held() -> AbstractContextManager[None]:
     cache = _cache()
     return store.using(cache) if cache else contextlib.nullcontext()
+
+
+def sheltered(settings: Settings) -> AbstractContextManager[None]:
+    """For all that a hook asks and does: whatever becomes of it and of its frontend, nothing of that is left."""
+    if not _is_linux():
+        return contextlib.nullcontext()
+    from .supervise import shelter, workspace
+
+    return shelter.sheltered(lambda: workspace.root(settings.workspace.dir, dict(os.environ)))
 
 
 def _cache() -> Path | None:
@@ -109,8 +126,8 @@ def _turn(task: Task, settings: Settings, decided: Decisions) -> Turn:
     from . import staging
     from .supervise.turn import Turn
 
-    project, place = Path.cwd(), None
-    if store.is_unpacked_sdist(project) and (cache := _cache()):
+    project, place = here(), None
+    if store.is_passing(project) and (cache := _cache()):
         fields = staging.naming(decided.torch, decided.cuda, decided.plan)
         place = store.where(project, task.hook, settings.build_dir, cache, fields)
     name, source = store.name(project), settings.source("on-running")
@@ -212,8 +229,9 @@ def compiler_requirements(settings: Settings) -> list[str]:
     if settings.cuda.provision == "never" or not _is_linux():
         return []
     try:
-        torch = find.find_torch(settings, os.getppid(), os.environ)
-        wanted = find.compiler_requirements(settings, torch, os.environ)
+        with sheltered(settings):
+            torch = find.find_torch(settings, os.getppid(), os.environ)
+            wanted = find.compiler_requirements(settings, torch, os.environ)
     except SafeExtBuildError:
         return []
     if wanted and torch.facts:
@@ -226,7 +244,7 @@ def compiler_requirements(settings: Settings) -> list[str]:
 
 def _own_source(torch: Torch | None, cuda: Cuda | None) -> str:
     """That it is the package which does not fit, and not the machine: for those who did not write it."""
-    if torch is None or torch.facts is None or not store.is_unpacked_sdist(Path.cwd()):
+    if torch is None or torch.facts is None or not store.is_passing(here()):
         return ""
     nvcc = f" and nvcc {cuda.build.removeprefix('V')}" if cuda else ""
     return (
@@ -304,7 +322,7 @@ def _in_process(task: Task, settings: Settings, planned: BuildPlan) -> Any:
     from .supervise.backend import hook_hint, load
 
     os.environ.update(planned.environment)
-    hook = getattr(load(settings.inner_backend, settings.inner_path, Path.cwd()), task.hook, None)
+    hook = getattr(load(settings.inner_backend, settings.inner_path, here()), task.hook, None)
     if hook is None:
         what = f"the build backend {settings.inner_backend} has no hook {task.hook}"
         raise HookMissing(what, code="SEB-1016", hint=hook_hint(settings.inner_backend))
@@ -314,6 +332,10 @@ def _in_process(task: Task, settings: Settings, planned: BuildPlan) -> Any:
 def _about_the_place(task: Task, message: str) -> str:
     from . import preflight
 
-    if "editable" in task.hook and (blocked := preflight.unwritable(Path.cwd())):
+    try:
+        project = here()
+    except PlaceError:
+        return "The project's directory was deleted while the build ran."
+    if "editable" in task.hook and (blocked := preflight.unwritable(project)):
         return f"{blocked} cannot be written, and an editable install puts its modules there."
-    return preflight.missing_submodules(Path.cwd(), message)
+    return preflight.missing_submodules(project, message)

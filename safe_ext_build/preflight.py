@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import PlaceError
+from .here import here
 from .schedule.ninjafile import bad_sign, is_plain
 from .supervise import workspace
 
@@ -26,6 +28,8 @@ TORCH_NEEDS = 200 * MIB
 OTHER_NEEDS = 8 * MIB
 # Enough for most builds with torch, not for the largest: worth a word.
 COMFORTABLE = 1024 * MIB
+# Measured: ninja 1.13 dies of half of it.
+LEAST_STACK = MIB
 PLAIN_HINT = "Set workspace.dir to a directory whose path has none but letters, digits, dots and dashes."
 
 
@@ -45,9 +49,10 @@ class Room:
 
 def check(settings: Settings, with_torch: bool) -> list[str]:
     """What to say of the room for a build of the project in this directory. Raises PlaceError."""
+    check_stack(resource.getrlimit(resource.RLIMIT_STACK)[1], may_raise_limits())
     workspaces = workspace.root(settings.workspace.dir, dict(os.environ), make=False)
     rooms = [look(workspaces, "temporary files", WORKSPACE_HINT)]
-    project = Path.cwd()
+    project = here()
     if unwritable(project) is None:
         rooms.append(look(project, "objects", "Free some room there, or build in another place."))
     if settings.build_dir:
@@ -56,6 +61,28 @@ def check(settings: Settings, with_torch: bool) -> list[str]:
     if with_torch:
         _check_names(project, workspaces)
     return judge(rooms, with_torch)
+
+
+def check_stack(hard: int, may_raise: bool) -> None:
+    """Whether there may be the stack that ninja and compilers need. Pure.
+
+    Raises PlaceError; `hard`: the hard limit in bytes, -1 for none. `may_raise`: it does not bind us.
+    """
+    if 0 <= hard < LEAST_STACK and not may_raise:
+        raise PlaceError(
+            f"a process may have {hard >> 10} KiB of stack here (`ulimit -Hs` says it), and ninja dies of that",
+            code="SEB-4015",
+            hint="Raise that limit to 8192 KiB, or build in a shell that has not lowered it.",
+        )
+
+
+def may_raise_limits() -> bool:
+    """Whether hard limits do not bind us (capabilities(7): CAP_SYS_RESOURCE); root in a container may not."""
+    try:
+        found = re.search(r"^CapEff:\s*([0-9a-f]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    except OSError:
+        return False
+    return bool(found and int(found[1], 16) >> 24 & 1)
 
 
 def _check_names(project: Path, workspaces: Path) -> None:

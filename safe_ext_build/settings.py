@@ -31,9 +31,16 @@ TABLE = "safe-ext-build"
 PREFIX = "SAFE_EXT_BUILD_"
 
 INTERNAL_VARIABLES = tuple(
-    PREFIX + name for name in ("ID", "JOB", "SHIMS", "SOCKET", "BORROW", "TERMINAL", "PREFIX_*")
+    PREFIX + name
+    for name in ("ID", "JOB", "PROBE", "SHIMS", "SOCKET", "BORROW", "FOREIGN", "TERMINAL", "PREFIX_*", "WRITTEN_*")
 )
 """Variables with our prefix (shell patterns) that we set ourselves inside a build: never settings."""
+
+FOREIGN = PREFIX + "FOREIGN"
+"""Set where what is built is somebody else's: its pyproject.toml then does not say where we write."""
+
+PLACES = ("workspace.dir", "report.path", "build-dir")
+"""The settings that say where we write."""
 
 SETUPTOOLS_OPTIONS = ("verbose", "quiet", "editable-mode", "editable_mode")
 """The `-C` keys that setuptools.build_meta reads, apart from those that begin with `--`."""
@@ -463,13 +470,18 @@ def _environment_values(environ: Mapping[str, str]) -> Iterator[_Given]:
     for setting in schema().values():
         known.update(setting.variables)
         for variable in reversed(setting.variables):  # what is read last wins
-            source = f"{variable} in the environment"
+            source = environ.get(written_variable(variable)) or f"{variable} in the environment"
             yield _Given(setting.name, environ.get(variable, ""), source, "{variable}={value}")
     for variable in sorted(environ):
         internal = any(fnmatchcase(variable, pattern) for pattern in INTERNAL_VARIABLES)
         if variable.startswith(PREFIX) and variable not in known and not internal:
             name = variable.removeprefix(PREFIX).lower()
             yield _Given(name, environ[variable], f"{variable} in the environment", "{variable}={value}")
+
+
+def written_variable(variable: str) -> str:
+    """Where a command of ours that sets a variable says what the user has written instead."""
+    return f"{PREFIX}WRITTEN_{variable.removeprefix(PREFIX)}"
 
 
 def _is_empty(value: object) -> bool:
@@ -500,6 +512,8 @@ def load(
     values: dict[str, object] = {}
     sources: dict[str, str] = {}
     in_file, in_environment = [*_file_values(project / "pyproject.toml")], [*_environment_values(environ)]
+    if environ.get(FOREIGN):
+        in_file = [given for given in in_file if given.name not in PLACES]
     any_key = _names_other_backend([*in_file, *in_environment], options)
     for given in (*in_file, *_option_values(options, any_key), *in_environment):
         if given.name in schema() and _is_empty(given.value):
@@ -508,6 +522,11 @@ def load(
         values[given.name] = project.absolute() / value if isinstance(value, Path) else value
         sources[given.name] = given.source
     return _settings_of(values, sources), {key: options[key] for key in options if _is_forwarded(key, any_key)}
+
+
+def places(project: Path) -> list[str]:
+    """The settings in a project's pyproject.toml that say where we write, in words. Raises SettingsError."""
+    return [given.source for given in _file_values(project / "pyproject.toml") if given.name in PLACES]
 
 
 def _names_other_backend(given: Iterable[_Given], options: Mapping[str, object]) -> bool:

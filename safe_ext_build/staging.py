@@ -8,12 +8,15 @@ import os
 import shutil
 import sys
 import sysconfig
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import checking, events, preflight, stamp, store, ui
+from .delivery import deliver
 from .errors import PlaceError
+from .here import here
 from .machine import read_machine
 from .machine.neighbours import neighbours_root
 from .plan import BuildPlan
@@ -29,7 +32,7 @@ from .schedule.policy import Limits
 from .schedule.shim import Config
 from .settings import Settings
 from .stamp import Stamp
-from .supervise import hook, shims, workspace
+from .supervise import hook, shelter, shims, workspace
 from .supervise.processes import ID_VARIABLE
 from .supervise.protocol import HISTORY
 from .supervise.turn import Taken, Turn
@@ -46,6 +49,8 @@ _WRITABLE = "Make it yours to write, or build from a copy of it; or free room wh
 SHIMS_VARIABLE = "SAFE_EXT_BUILD_SHIMS"
 # In a hook's place: a command of the user's own.
 COMMAND = "command"
+# The argument of the hooks that build a wheel.
+_WHEELS = "wheel_directory"
 _BUILD_FILES = ("setup.py", "pyproject.toml", "CMakeLists.txt", "meson.build", "Makefile", "build.ninja")
 
 
@@ -66,7 +71,7 @@ class Scene:
 
     @property
     def project(self) -> str:
-        return self.label or store.name(Path.cwd())
+        return self.label or store.name(here())
 
 
 def run(scene: Scene) -> Any:
@@ -75,7 +80,7 @@ def run(scene: Scene) -> Any:
     cache = workspace.cache_root(dict(os.environ))
     account = _account(scene, cache) if scene.compiles else None
     with hook.Signals() as signals:
-        place = _workspace(scene)
+        place = _workspace(scene, frontend=True)
         project = scene.project
         history = History(cache / "history.sqlite")
         outcome: Outcome = "failed"
@@ -85,9 +90,17 @@ def run(scene: Scene) -> Any:
                 if scene.compiles:
                     _write_history(history.lookup_all(scope(project)), place)
                 build = _stage(scene, place, project, _ground(scene, place))
-            result = hook.run(build, place, signals, lambda: _conclude(place, account, history, "interrupted"))
+            with _trusted_modules(scene, Path(build.cwd)) as give_back:
+
+                def take_leave() -> None:
+                    give_back()
+                    _conclude(place, account, history, "interrupted")
+
+                result = hook.run(build, place, signals, take_leave)
             if build.check:
-                checking.settle(scene.settings, scene.torch, scene.cuda, place.path, _made(scene, result))
+                checking.settle(scene.settings, scene.torch, scene.cuda, place.path)
+            if _WHEELS in scene.arguments:
+                _deliver(place, result, here() / scene.arguments[_WHEELS])
             outcome = "built"
             return result
         except Exception as reason:
@@ -121,9 +134,10 @@ def run_command(scene: Scene, command: list[str]) -> tuple[int, int]:
     return status, number
 
 
-def _workspace(scene: Scene) -> Workspace:
+def _workspace(scene: Scene, frontend: bool = False) -> Workspace:
     """A workspace that has the turn to build. Raises SafeExtBuildError; Taken when another build has it."""
-    place = workspace.create(workspace.root(scene.settings.workspace.dir, dict(os.environ)), shim_roots())
+    root = workspace.root(scene.settings.workspace.dir, dict(os.environ))
+    place = shelter.stage(root, shim_roots(), frontend)
     try:
         if scene.turn:
             scene.turn.claim(place)
@@ -140,7 +154,7 @@ def is_project(directory: Path) -> bool:
 
 def _command_ground(place: Workspace) -> Path:
     """Where the sources are: in a directory that is no project, a command is about what it unpacks itself."""
-    return Path.cwd() if is_project(Path.cwd()) else place.path / "tmp"
+    return here() if is_project(here()) else place.path / "tmp"
 
 
 def _with_nvcc_on_path(tree: hook.Tree) -> hook.Tree:
@@ -172,8 +186,9 @@ def _stamp(scene: Scene) -> Stamp:
     )
 
 
-def _made(scene: Scene, result: str) -> Path:
-    return Path(scene.arguments["wheel_directory"], result)
+def _deliver(place: Workspace, name: str, directory: Path) -> None:
+    hint = "Free some room there, or have the wheel put elsewhere."
+    deliver(place.path / "wheel" / name, directory, hint, note=place.path / "jobs" / "wheel" / "output")
 
 
 def _account(scene: Scene, cache: Path) -> Account:
@@ -203,7 +218,7 @@ def _ground(scene: Scene, place: Workspace) -> Path:
 
     An editable install is about the project's own directory: there, setuptools has to say what it cannot do.
     """
-    project = Path.cwd()
+    project = here()
     blocked = preflight.unwritable(project)
     if blocked is None or "editable" in scene.hook:
         return project
@@ -261,7 +276,7 @@ def _stage(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.B
     return hook.Build(
         **vars(_tree(scene, place, project, ground)),
         hook=scene.hook,
-        arguments=_absolute(scene.arguments),
+        arguments=_arguments(scene, place),
         backend=scene.settings.inner_backend,
         backend_path=scene.settings.inner_path,
         cwd=str(ground),
@@ -270,10 +285,15 @@ def _stage(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.B
     )
 
 
-def _absolute(arguments: dict[str, Any]) -> dict[str, Any]:
-    """A frontend may give its directories relative to the project's, where the builder need not work."""
-    paths = {key: str(Path.cwd() / value) for key, value in arguments.items() if isinstance(value, str)}
-    return {**arguments, **paths}
+def _arguments(scene: Scene, place: Workspace) -> dict[str, Any]:
+    """A frontend may give its directories relative to the project's, where the builder need not work; and a wheel
+    is to be looked at before it goes to one of them."""
+    given = scene.arguments
+    paths = {key: str(here() / value) for key, value in given.items() if isinstance(value, str)}
+    if _WHEELS in given:
+        (place.path / "wheel").mkdir()
+        paths[_WHEELS] = str(place.path / "wheel")
+    return {**given, **paths}
 
 
 def _naming(scene: Scene, project: str, real: dict[str, str], ground: Path) -> Naming:
@@ -298,13 +318,10 @@ def _fit(scene: Scene) -> Fit:
 
 
 def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str], ground: Path) -> Config:
-    project, cache = Path.cwd(), workspace.cache_root(dict(os.environ))
+    project, cache = here(), workspace.cache_root(dict(os.environ))
     lasts = ground == project
     fields = naming(scene.torch, scene.cuda, scene.plan)
     mark = fields["fingerprint"]
-    if scene.compiles and lasts and "editable" not in scene.hook and scene.hook != COMMAND:
-        with contextlib.suppress(OSError):  # a full disk: setuptools will say so
-            objects.distrust_modules(str(project), mark)
     volatile = scene.torch.volatile if scene.torch else ()
     prefixes = {f"SEB_ENV{number}": str(path) for number, path in enumerate(volatile)}
     if sys.exec_prefix != sys.base_exec_prefix:
@@ -327,14 +344,33 @@ def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str], ground:
         source=str(ground),
         store=str(kept or ""),
         fingerprint=mark,
-        may_touch=store.is_unpacked_sdist(project) or not lasts,
+        may_touch=store.is_passing(project) or not lasts,
     )
+
+
+@contextlib.contextmanager
+def _trusted_modules(scene: Scene, ground: Path) -> Iterator[Callable[[], None]]:
+    """What setuptools takes for up to date while the hook runs really is. What is yielded gives the files back
+    their own times, if the process is going to end before this does."""
+    give_back: Callable[[], None] = _nothing
+    project = here()
+    if scene.compiles and ground == project and "editable" not in scene.hook:
+        mark = naming(scene.torch, scene.cuda, scene.plan)["fingerprint"]
+        with contextlib.suppress(OSError):  # a full disk: setuptools will say so
+            give_back = objects.distrust_modules(str(project), mark)[1].give_back
+    try:
+        yield give_back
+    finally:
+        give_back()
+
+
+def _nothing() -> None: ...
 
 
 def naming(torch: Torch | None, cuda: Cuda | None, plan: BuildPlan) -> dict[str, str]:
     """What a build-dir of the project in this directory may be named after, the fingerprint among it."""
     return {
-        "project": store.name(Path.cwd()),
+        "project": store.name(here()),
         "python": str(sysconfig.get_config_var("SOABI")),
         "torch": torch.facts.version if torch and torch.facts else "none",
         "cuda": cuda.build.removeprefix("V") if cuda else "none",

@@ -18,16 +18,26 @@ from .schedule.ninjafile import can_name
 UNUSED = 90 * 86400.0
 """How long what no build has used stays in the cache (seconds)."""
 _DAILY = 86400.0
+# The directories in which pip clones and unpacks, and in which uv clones.
+_OF_FRONTENDS = re.compile(r"pip-(req-build|install)-.+|git-v\d+")
+_NAMES = (
+    ("PKG-INFO", r"^Name:[ \t]*(\S+)"),
+    ("pyproject.toml", r"^\[project\](?:(?!^\[).)*?^name[ \t]*=[ \t]*[\"']([^\"'\n]+)"),
+    ("setup.cfg", r"^\[metadata\](?:(?!^\[).)*?^name[ \t]*=[ \t]*(\S+)"),
+    ("setup.py", r"\bname[ \t]*=[ \t]*[\"']([^\"'\n]+)[\"']"),
+)
 
 
-def is_unpacked_sdist(project: Path) -> bool:
-    """Whether this is a copy that a frontend has unpacked for one build: only an sdist holds a PKG-INFO."""
-    return (project / "PKG-INFO").is_file()
+def is_passing(project: Path) -> bool:
+    """Whether this is a copy that was made for one build: an sdist, which alone holds a PKG-INFO, or what pip or
+    uv have cloned or unpacked."""
+    return (project / "PKG-INFO").is_file() or any(map(_OF_FRONTENDS.fullmatch, project.parts))
 
 
 def name(project: Path) -> str:
-    """What the project is called in caches: an sdist by its own name, a directory of the user's by its."""
-    return _sdist_name(project) if is_unpacked_sdist(project) else _plain(project.name)
+    """What the project is called in caches: a copy made for one build by the project's own name, a directory of
+    the user's by its."""
+    return _own_name(project) if is_passing(project) else _plain(project.name)
 
 
 def place(
@@ -43,15 +53,15 @@ def where(
 ) -> Path | None:
     """The directory to keep objects in; None to leave them where setuptools puts them, below the project.
 
-    `fields`: what may stand in braces in `build-dir`, the fingerprint among it. An unpacked sdist is deleted
-    after the build, for an editable install setuptools compiles in a temporary directory, and a build in a
+    `fields`: what may stand in braces in `build-dir`, the fingerprint among it. A copy made for one build is
+    deleted after it, for an editable install setuptools compiles in a temporary directory, and a build in a
     copy (`lasts` is false) leaves nothing behind: those objects go to the cache, and those of a project whose
     path a build.ninja cannot hold.
     """
     if build_dir:
         return fill(build_dir, fields)
-    if is_unpacked_sdist(project):
-        return cache / "objects" / _sdist_name(project) / fields["fingerprint"]
+    if is_passing(project):
+        return cache / "objects" / _own_name(project) / fields["fingerprint"]
     if hook == "build_editable" or not lasts or not can_name(str(project)):
         digest = hashlib.sha256(os.fsencode(project)).hexdigest()[:12]
         return cache / "objects" / f"{_plain(project.name)}-{digest}" / fields["fingerprint"]
@@ -75,10 +85,20 @@ def _made(build_dir: Path) -> Path:
     return build_dir
 
 
-def _sdist_name(project: Path) -> str:
-    text = (project / "PKG-INFO").read_text(errors="replace")
-    found = re.search(r"^Name:\s*(\S+)", text, re.MULTILINE)
-    return _plain(found[1]) if found else "unnamed"
+def _own_name(project: Path) -> str:
+    """What a project calls itself; where it does not say it in a file, what its setup script tells it by."""
+    for file, pattern in _NAMES:
+        if found := re.search(pattern, _text(project / file), re.MULTILINE | re.DOTALL):
+            return _plain(found[1])
+    script = hashlib.sha256(_text(project / "setup.py").encode()).hexdigest()[:12]
+    return f"unnamed-{script}"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _plain(name: str) -> str:

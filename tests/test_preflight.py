@@ -133,3 +133,10 @@ def test_submodules_that_were_never_fetched(project: Path, message: str, git: bo
 
 def test_without_submodules_none_is_missing(project: Path) -> None:
     assert preflight.missing_submodules(project, "No such file or directory") == ""
+
+
+def test_too_small_a_stack() -> None:
+    for hard, may_raise in ((-1, False), (1 << 20, False), (1 << 18, True)):
+        preflight.check_stack(hard, may_raise)
+    with pytest.raises(PlaceError, match=r"a process may have 256 KiB of stack here"):
+        preflight.check_stack(1 << 18, may_raise=False)

@@ -15,13 +15,14 @@ NAME = PACKAGE.name
 
 # From the ground up. A module belongs to the longest name that it has here; what is equal may import each other.
 FLOORS: dict[str, int] = {
-    **dict.fromkeys(("errors", "ui", "events", "settings", "_settings_docs", "catalogue", "_errors_docs", ""), 0),
+    **dict.fromkeys(("errors", "ui", "events", "here", "probe", "shortage", "settings", "_settings_docs"), 0),
+    **dict.fromkeys(("catalogue", "_errors_docs", ""), 0),
     **dict.fromkeys(("machine", "toolchain", "verify", "stamp"), 1),
     **dict.fromkeys(("plan", "advice"), 2),
     "schedule": 3,
     "supervise": 4,
     # Where each build's objects are kept and what it has cost, the stage, and one hook from beginning to end.
-    **dict.fromkeys(("preflight", "store", "report", "checking"), 5),
+    **dict.fromkeys(("preflight", "store", "report", "checking", "delivery"), 5),
     "staging": 6,
     "driver": 7,
     "prebuilt": 8,
@@ -42,7 +43,7 @@ _IN_SCHEDULE = (
 BARE = (
     *(f"supervise.{name}" for name in _IN_SUPERVISE),
     *(f"schedule.{name}" for name in _IN_SCHEDULE),
-    *("machine", "events", "errors", "ui"),
+    *("machine", "events", "errors", "probe", "ui"),
 )
 
 

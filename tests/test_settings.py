@@ -15,7 +15,7 @@ import pytest
 
 from safe_ext_build import _settings_docs
 from safe_ext_build.errors import SettingsError
-from safe_ext_build.settings import INTERNAL_VARIABLES, Settings, load, schema
+from safe_ext_build.settings import FOREIGN, INTERNAL_VARIABLES, Settings, load, places, schema
 
 ROOT = Path(__file__).resolve().parent.parent
 COUNT = 'a whole number from 1 up, or "auto"'
@@ -516,3 +516,21 @@ def test_the_legacy_form_of_setuptools_is_setuptools(tmp_path: Path) -> None:
 def test_what_is_no_backend(tmp_path: Path, name: str) -> None:
     with pytest.raises(SettingsError, match="other than our own"):
         read(tmp_path, table(f"backend = '{name}'"))
+
+
+def test_somebody_elses_package_does_not_say_where_we_write(tmp_path: Path) -> None:
+    toml = table('workspace.dir = "/w"\nbuild-dir = "/b"\nreport.path = "/r.html"\njobs.max = 3')
+    mine = {"SAFE_EXT_BUILD_REPORT_PATH": "/mine.html", FOREIGN: "1"}
+    (tmp_path / "pyproject.toml").write_text(toml)
+    settings, _ = load(tmp_path, {"build-dir": "/mine"}, mine)
+    assert (settings.workspace.dir, settings.build_dir, settings.jobs.max) == (None, Path("/mine"), 3)
+    assert settings.report.path == Path("/mine.html")
+    assert load(tmp_path, {}, {})[0].workspace.dir == Path("/w")
+    assert places(tmp_path) == [
+        f"[tool.safe-ext-build] {name} in pyproject.toml" for name in ("workspace.dir", "build-dir", "report.path")
+    ]
+
+
+def test_what_the_user_wrote_is_named_in_place_of_the_variable(tmp_path: Path) -> None:
+    named = {"SAFE_EXT_BUILD_TORCH_RUNTIME": "/python", "SAFE_EXT_BUILD_WRITTEN_TORCH_RUNTIME": "--python"}
+    assert load(tmp_path, {}, named)[0].source("torch.runtime") == "--python"

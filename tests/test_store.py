@@ -118,3 +118,39 @@ def test_the_lock_is_given_back(cache: Path) -> None:
 def test_without_a_cache_there_is_nothing_to_hold(tmp_path: Path) -> None:
     with store.using(tmp_path / "none"):
         assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "passing"),
+    [
+        ("tmp/pip-req-build-a1b2", True),
+        ("tmp/pip-install-x/name_0123/python", True),
+        ("uv/git-v0/checkouts/0123/4567", True),
+        ("home/pip", False),
+    ],
+)
+def test_what_frontends_clone_does_not_last(tmp_path: Path, cache: Path, place: str, passing: bool) -> None:
+    project = tmp_path / place
+    project.mkdir(parents=True)
+    (project / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\n[project]\nversion = "1"\nname = "a b"\n'
+    )
+    kept = cache / "objects" / "a_b" / "0123"
+    assert store.place(project, "build_wheel", None, cache, FIELDS) == (kept if passing else None)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"PKG-INFO": "Metadata-Version: 2.1\nName: a\n", "setup.cfg": "[metadata]\nname = b\n"}, "a"),
+        ({"pyproject.toml": "[tool.x]\nname = 'no'\n", "setup.cfg": "[metadata]\nversion = 1\nname = b\n"}, "b"),
+        ({"setup.py": "PACKAGE = 'x'\nsetup(\n    name = 'c',\n)"}, "c"),
+        ({"setup.py": "setup(name=NAME)"}, "unnamed-"),
+    ],
+)
+def test_what_a_project_calls_itself(tmp_path: Path, files: dict[str, str], expected: str) -> None:
+    project = tmp_path / "pip-req-build-1"
+    project.mkdir()
+    for file, text in files.items():
+        (project / file).write_text(text)
+    assert store.name(project).startswith(expected) and len(store.name(project)) < 30

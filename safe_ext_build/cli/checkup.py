@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from .. import __version__, advice, plan, preflight, settings, staging
+from .. import __version__, advice, plan, preflight, probe, settings, staging
 from ..errors import PlaceError, SafeExtBuildError, SettingsError, ToolkitError
 from ..machine import MemoryLimit, read_machine, reserve
 from ..machine.neighbours import Neighbours, domains, neighbours_root
@@ -227,7 +227,7 @@ def compilers(surveyed: Survey, facts: TorchFacts, environ: Mapping[str, str]) -
 
 def ninja() -> Iterator[Finding]:
     path = shims.real_ninja()
-    _, said = cuda.run_tool([str(path), "--version"], os.environ)
+    _, said = probe.run([str(path), "--version"], os.environ)
     yield Finding("ninja", f"ninja {said.strip()} in {path}", values={"path": str(path), "version": said.strip()})
 
 

@@ -7,11 +7,11 @@ import dataclasses
 import os
 from collections.abc import Iterator
 from itertools import groupby
-from pathlib import Path
 
+from ..here import here
 from . import printing
 from .checkup import Checkup, Finding, look
-from .target import TORCH_RUNTIME, find_target
+from .target import find_target
 
 _EPILOG = """
 Run it in the project's directory, with the Python that builds. Nothing is built, and torch is not imported. What
@@ -37,8 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Look, and print; 1 when there is a problem."""
     environ = dict(os.environ)
     if arguments.python:
-        environ[TORCH_RUNTIME] = str(find_target(arguments.python).python)
-    found = look(environ, Path.cwd())
+        environ |= find_target(arguments.python).variables
+    found = look(environ, here())
     if arguments.json:
         printing.out_json(printing.shareable(document(found)))
     else:

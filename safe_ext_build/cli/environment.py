@@ -15,15 +15,16 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from .. import ui
+from .. import probe, ui
 from ..errors import SafeExtBuildError
 from ..toolchain import borrow
 from . import session
-from .target import TORCH_RUNTIME, Target
+from .target import Target
 
 _US = "safe-ext-build"
 # What many setup scripts import and do not declare. (The rest of the usual suspects are our own requirements.)
 _UNDECLARED = ("wheel",)
+_PATIENCE = 120.0  # seconds
 # What would let the caller's own packages into the build.
 _LEAKS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
@@ -48,10 +49,13 @@ class BuildEnvironment:
     def make(cls, prefix: Path, target: Target, match: str) -> BuildEnvironment:
         """Make it with the target's Python. Raises SafeExtBuildError."""
         command = [str(target.python), "-I", "-m", "venv", "--without-pip", str(prefix)]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
-        if done.returncode:
+        try:
+            status, said = probe.run(command, os.environ, _PATIENCE)
+        except subprocess.TimeoutExpired:
+            status, said = 1, f"it takes more than {_PATIENCE:.0f} s"
+        if status:
             raise SafeExtBuildError(
-                f"{target.python} cannot make a virtual environment: {done.stderr.strip()}",
+                f"{target.python} cannot make a virtual environment: {said.strip()}",
                 code="SEB-8013",
                 hint="Distributions keep that in a package of its own: apt install python3-venv.",
             )
@@ -88,8 +92,7 @@ class BuildEnvironment:
         """The environment variables for the hooks, which run in it."""
         kept = {name: value for name, value in environ.items() if name not in _LEAKS}
         path = os.pathsep.join([str(self.prefix / "bin"), environ.get("PATH", os.defpath)])
-        named = {TORCH_RUNTIME: str(self.target.python)} if self.target.named else {}
-        return {**kept, "PATH": path, "PYTHONNOUSERSITE": "1", **named}
+        return {**kept, "PATH": path, "PYTHONNOUSERSITE": "1", **self.target.variables}
 
 
 def own_requirements() -> list[str]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from .. import ui
+from .. import probe, ui
 from ..errors import SafeExtBuildError
 from .target import Target
 
@@ -135,8 +135,10 @@ def _connection(options: Mapping[str, str]) -> dict[str, Any]:
 def pip_configuration() -> dict[str, str]:
     """What pip's files and variables say, by option; nothing where there is no pip."""
     command = [sys.executable, "-I", "-m", "pip", "config", "list"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
-    return parse_configuration(done.stdout)
+    try:
+        return parse_configuration(probe.run(command, os.environ)[1])
+    except subprocess.TimeoutExpired:
+        return {}
 
 
 def parse_configuration(text: str) -> dict[str, str]:

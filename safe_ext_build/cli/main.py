@@ -9,6 +9,8 @@ from typing import NoReturn, Protocol
 
 from .. import __version__, ui
 from ..errors import SafeExtBuildError
+from ..shortage import shortage
+from ..supervise import shelter
 from . import builds, completion, doctor, explain, history, kill, plan, report, wheel
 from . import run as run_
 
@@ -62,8 +64,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status: 0, 1 when it failed, 2 when the arguments are wrong."""
     parsed = parser().parse_args(arguments)
     try:
-        status: int = parsed.run(parsed)
+        with shelter.sheltered(None, frontend=False):
+            status: int = parsed.run(parsed)
     except SafeExtBuildError as error:
         ui.show_error(error)
+        return 1
+    except (OSError, RuntimeError, MemoryError) as unexpected:
+        lacking = shortage(unexpected)
+        if lacking is None:
+            raise
+        ui.show_error(lacking)
         return 1
     return status

@@ -6,13 +6,14 @@ import argparse
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .. import driver, preflight, settings, staging, store
 from ..errors import SafeExtBuildError
+from ..here import here as current
 from ..machine import read_machine
 from ..report.words import count, duration, name
 from ..schedule.history import History
@@ -23,7 +24,7 @@ from ..toolchain.fingerprint import host_compiler
 from . import printing
 from .expected import Expected, expect
 from .project import OURS, Project
-from .target import TORCH_RUNTIME, find_target
+from .target import find_target
 from .wheel import read_options
 
 _EPILOG = """
@@ -66,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not directory.is_dir():
         hint = "Name the directory of a project."
         raise SafeExtBuildError(f"{directory} is no directory", code="SEB-8003", hint=hint)
-    named = str(find_target(arguments.python).python) if arguments.python else ""
+    named = find_target(arguments.python).variables if arguments.python else {}
     with _standing_in(directory, named):
         outline = outline_of(read_options(arguments.options))
     if arguments.json:
@@ -79,25 +80,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _standing_in(directory: Path, target: str) -> Iterator[None]:
-    """In the directory where a frontend calls hooks, with the variable by which a target is named."""
-    before, variable = Path.cwd(), os.environ.get(TORCH_RUNTIME)
+def _standing_in(directory: Path, named: Mapping[str, str]) -> Iterator[None]:
+    """In the directory where a frontend calls hooks, with the variables by which a target is named."""
+    before, variables = os.open(".", os.O_RDONLY | os.O_DIRECTORY), dict(os.environ)
     try:
         os.chdir(directory)
-        if target:
-            os.environ[TORCH_RUNTIME] = target
+        os.environ.update(named)
         yield
     finally:
-        os.chdir(before)
-        if target:
-            os.environ.pop(TORCH_RUNTIME)
-        if variable is not None:
-            os.environ[TORCH_RUNTIME] = variable
+        os.fchdir(before)
+        os.close(before)
+        os.environ.clear()
+        os.environ.update(variables)
 
 
 def outline_of(options: dict[str, Any]) -> Outline:
     """What a build of the project in this directory would do. Raises SafeExtBuildError."""
-    here = Path.cwd()
+    here = current()
     project = Project.read(here)
     chosen, _ = settings.load(here, project.with_backend(options, os.environ), os.environ)
     task = driver.Task("build_wheel", {}, compiles=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from .. import plan, preflight, settings, staging, store, ui
 from ..errors import SafeExtBuildError, ToolkitError
+from ..here import here
 from ..machine import read_machine
 from ..settings import Settings
 from ..supervise import hook, workspace
@@ -55,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         what = "`safe-ext-build run` needs Linux"
         raise SafeExtBuildError(what, code="SEB-5012", hint="Elsewhere, run the command as it is.")
     program = _program(arguments.command[0])
-    chosen, _ = settings.load(Path.cwd(), read_options(arguments.options), os.environ)
+    chosen, _ = settings.load(here(), read_options(arguments.options), os.environ)
     with store.using(workspace.cache_root(dict(os.environ))):
         status, number = _run(chosen, _environment(arguments.python, program), program, arguments.command)
     if number in _DEADLY:
@@ -122,7 +123,7 @@ def decide(chosen: Settings, environment: Environment, command: list[str]) -> st
         ui.say(line)
     for line in preflight.check(chosen, torch.facts is not None):
         ui.warn(line)
-    label = "" if staging.is_project(Path.cwd()) else shlex.join(command)[:100]
+    label = "" if staging.is_project(here()) else shlex.join(command)[:100]
     return staging.Scene(staging.COMMAND, {}, chosen, torch, cuda, planned, compiles=True, label=label)
 
 

@@ -19,9 +19,10 @@ from typing import Any
 
 from .. import staging
 from ..errors import SafeExtBuildError
+from ..here import here
 from ..schedule.broker import Naming
 from ..schedule.policy import Limits
-from ..supervise import hook, workspace
+from ..supervise import hook, shelter, workspace
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 # Seconds for a hook process to end its tree; it does so within three, whether we wait or not.
@@ -47,14 +48,11 @@ class HookFailed(Exception):
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """A directory for the duration of a command, which dies by the signal that it is sent once that is gone.
-
-    A command that is killed leaves it behind: the next build of any kind removes it, as it does workspaces.
-    """
+    """A directory for the duration of a command, which dies by the signal that it is sent once that is gone."""
     signals = _Signals()
     try:
         with signals:
-            place = workspace.create(_root(), staging.shim_roots())
+            place = shelter.stage(_root(), staging.shim_roots())
             try:
                 tempfile.tempdir = str(place.path / "tmp")
                 yield place.path
@@ -99,12 +97,12 @@ def _root() -> Path:
 def supervised(command: Sequence[str]) -> int:
     """Run a program; returns its exit status. Nothing of it survives us. Raises SafeExtBuildError."""
     with hook.Signals() as signals:
-        place = workspace.create(_root(), staging.shim_roots())
+        place = shelter.stage(_root(), staging.shim_roots())
         try:
             tree = hook.Tree(
                 environ={**os.environ, "TMPDIR": str(place.path / "tmp")},
                 limits=asdict(Limits(1, 1, False)),
-                compiles=asdict(Naming({}, "", str(Path.cwd()), {}, False)),
+                compiles=asdict(Naming({}, "", str(here()), {}, False)),
                 neighbours="",
             )
             status, number = hook.run_command(list(command), tree, place, signals)

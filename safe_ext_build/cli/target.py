@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import SafeExtBuildError
+from ..settings import written_variable
 from ..toolchain.target import Environment, ask
 
 TORCH_RUNTIME = "SAFE_EXT_BUILD_TORCH_RUNTIME"
@@ -22,6 +23,13 @@ class Target:
     python: Path
     environment: Environment
     named: bool
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables by which a build gets to know what the user has named, and how."""
+        if not self.named:
+            return {}
+        return {TORCH_RUNTIME: str(self.python), written_variable(TORCH_RUNTIME): "--python"}
 
 
 def find_target(named: str | None) -> Target:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 from .. import settings, ui
+from ..delivery import deliver
 from ..errors import BuildFailed, SafeExtBuildError
 from . import fetch, session, unpack
 from .environment import BuildEnvironment, own_requirements
@@ -18,7 +18,8 @@ from .target import Target, find_target
 _EPILOG = """
 pip's own configuration (pip.conf, PIP_INDEX_URL, PIP_FIND_LINKS and the like) says where packages come from.
 Settings are given as -C KEY=VALUE or in the environment, as for any build; what is no setting goes to the
-package's own backend.
+package's own backend. What the pyproject.toml of a package that is unpacked says about where to write
+(report.path, workspace.dir, build-dir) is not used; that of a directory which you name is.
 """
 
 
@@ -49,13 +50,19 @@ def run(arguments: argparse.Namespace) -> int:
         source = _source(arguments.package, target, place)
         project = Project.read(source)
         options = project.with_backend(options, os.environ)
-        chosen, _ = settings.load(source, options, os.environ)
+        environ = dict(os.environ)
+        if source.is_relative_to(place):
+            environ[settings.FOREIGN] = "1"
+            for said in settings.places(source):
+                ui.warn(f"{said} is not used: a package that was unpacked here does not say where we write")
+        chosen, _ = settings.load(source, options, environ)
         environment = BuildEnvironment.make(place / "environment", target, chosen.torch.match)
         environment.install([*own_requirements(), *project.requires, *arguments.extra])
-        built = _build(project, options, environment, place / "wheel")
+        hooks = session.Hooks(source, OURS, environment.python, environment.variables(environ))
+        built = _build(hooks, options, environment, place / "wheel")
         if built is None:
             return 1
-        ui.say(f"built {_deliver(built, out)}")
+        ui.say(f"built {deliver(built, out, hint='Name another directory: --out DIR.')}")
     return 0
 
 
@@ -87,10 +94,11 @@ def looks_like_path(package: str) -> bool:
     return os.sep in package or package.startswith((".", "~")) or package.endswith(unpack.SUFFIXES)
 
 
-def _build(project: Project, options: dict[str, Any], environment: BuildEnvironment, wheels: Path) -> Path | None:
+def _build(
+    hooks: session.Hooks, options: dict[str, Any], environment: BuildEnvironment, wheels: Path
+) -> Path | None:
     """Run the two hooks; None when one has failed, and has said why."""
     wheels.mkdir()
-    hooks = session.Hooks(project.source, OURS, environment.python, environment.variables(os.environ))
     try:
         more = hooks.call("get_requires_for_build_wheel", config_settings=options)
         environment.install(more)
@@ -101,21 +109,3 @@ def _build(project: Project, options: dict[str, Any], environment: BuildEnvironm
             raise BuildFailed(error.reason, code="SEB-5003", hint=hint) from None
         return None
     return wheels / name
-
-
-def _deliver(wheel: Path, out: Path) -> Path:
-    """Put the wheel where it was asked for: whole, or not at all."""
-    unfinished = out / f".{wheel.name}.{os.getpid()}"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(wheel, unfinished)
-        unfinished.replace(out / wheel.name)
-    except OSError as error:
-        raise BuildFailed(
-            f"the wheel was built, but cannot be written to {out}: {error.strerror}",
-            code="SEB-8005",
-            hint="Name another directory: --out DIR.",
-        ) from error
-    finally:
-        unfinished.unlink(missing_ok=True)
-    return out / wheel.name

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from .. import __version__, ui
 from ..errors import SafeExtBuildError
 from ..events import Event
+from ..here import here
 from ..machine import Machine, read_machine
 from ..plan import BuildPlan
 from . import record, shelf
@@ -39,6 +40,7 @@ class Account:
     machine: Machine = field(default_factory=read_machine)
     began: float = field(default_factory=time.monotonic)
     started: str = field(default_factory=_now)
+    root: str = field(default_factory=lambda: str(here()))
 
     def settle(
         self, id: str, events: Sequence[Event], outcome: record.Outcome, error: Exception | None = None
@@ -67,7 +69,7 @@ class Account:
             version=__version__,
             id=id,
             project=self.project,
-            root=str(Path.cwd()),
+            root=self.root,
             hook=self.hook,
             began=self.began,
             started=self.started,

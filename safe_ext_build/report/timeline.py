@@ -78,7 +78,7 @@ def reason_of(why: str) -> Reason:
         return ""
     if why == "all CPUs are busy":
         return "cpus"
-    return "jobs" if why.endswith("compiles run, as many as allowed") else "memory"
+    return "jobs" if why.endswith("as many as allowed") else "memory"
 
 
 def held_back(record: Record) -> list[Held]:

@@ -18,8 +18,9 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from .ninjafile import Edge
 
@@ -49,6 +50,8 @@ class Manifest:
 
     fingerprint: str = ""
     files: Mapping[str, File] = field(default_factory=dict)
+    settled: bool = False
+    """The build has ended, and none of the files has changed meanwhile."""
 
     @classmethod
     def load(cls, directory: str) -> Manifest:
@@ -60,7 +63,7 @@ class Manifest:
                 path: File(was["content"], was["time"], tuple(was["identity"]))
                 for path, was in data["files"].items()
             }
-            return cls(data["fingerprint"], files)
+            return cls(data["fingerprint"], files, data.get("settled") is True)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return cls()
 
@@ -150,8 +153,7 @@ def _read(path: str, before: File | None) -> File | None:
 class Trust:
     """What decides about the objects in `directory`: the project's files are those below `source`.
 
-    `may_touch`: the source directory is a copy made for this build, whose time stamps say nothing; files
-    that have not changed then get the time stamp back that they had when their objects were made.
+    `may_touch`: the source directory is a copy made for this build, which nobody edits.
     """
 
     directory: str
@@ -159,17 +161,17 @@ class Trust:
     fingerprint: str
     may_touch: bool
 
-    def establish(self, edges: Sequence[Edge], deps: Mapping[str, Iterable[str]]) -> None:
-        """Before ninja runs: remove what may not be used again, and note what there is."""
+    def establish(self, edges: Sequence[Edge], deps: Mapping[str, Iterable[str]]) -> Ages:
+        """Before ninja runs: remove what may not be used again, note what there is, and lend old time stamps."""
         before = Manifest.load(self.directory)
         also = {path for edge in edges for path in edge.inputs}.union(*deps.values())
         now = Manifest(self.fingerprint, look(self.source, also, before.files))
         for output in filter(self._is_ours, distrusted(before, now, edges, deps)):
             with contextlib.suppress(OSError):
                 os.unlink(output)
-        if self.may_touch:
-            now = Manifest(self.fingerprint, _with_old_times(now.files, before.files))
-        now.save(self.directory)
+        ages = Ages.lend(self.directory, now, before, before.settled or self.may_touch)
+        ages.manifest.save(self.directory)
+        return ages
 
     def _is_ours(self, output: str) -> bool:
         """Whether this build may remove a file: never outside of the project and of where its objects are."""
@@ -177,22 +179,65 @@ class Trust:
         return any(path.startswith(place + os.sep) for place in (self.directory, self.source))
 
 
-def _with_old_times(now: Mapping[str, File], before: Mapping[str, File]) -> dict[str, File]:
-    result = dict(now)
-    for path, file in now.items():
-        was = before.get(path)
-        if was and was.content == file.content and was.time != file.time:
-            os.utime(path, ns=(was.time, was.time))
-            result[path] = _read(path, None) or file
-    return result
+@dataclass(frozen=True)
+class Ages:
+    """Time stamps that are lent for as long as a build runs, since ninja and setuptools look at nothing else.
+
+    A file that has not changed has the time that it had when its objects were made, and none has one that is yet
+    to come. `own`: the times that files really have, in ns.
+    """
+
+    directory: str
+    manifest: Manifest
+    own: Mapping[str, int]
+
+    @classmethod
+    def lend(cls, directory: str, now: Manifest, before: Manifest, trusted: bool) -> Ages:
+        """`trusted`: no file can have been changed, and changed back, while its objects were made."""
+        files, own = dict(now.files), {}
+        latest = time.time_ns()
+        for path, file in now.files.items():
+            was = before.files.get(path)
+            same = trusted and was is not None and was.content == file.content
+            age = min(was.time if was and same else file.time, latest)
+            if age != file.time and _set_time(path, age):
+                own[path] = file.time
+                files[path] = _read(path, None) or file
+        return cls(directory, replace(now, files=files), own)
+
+    def give_back(self) -> None:
+        """After the build: every file has its own time again. What was edited meanwhile is not known any more."""
+        files = {path: file for path, file in self.manifest.files.items() if _is_still(path, file)}
+        for path in self.own.keys() & files.keys():
+            _set_time(path, self.own[path])
+        with contextlib.suppress(OSError):
+            Manifest(self.manifest.fingerprint, files, settled=True).save(self.directory)
 
 
-def distrust_modules(source: str, fingerprint: str) -> list[str]:
+def _set_time(path: str, age: int) -> bool:
+    """Whether the file has this time of modification now, in ns: it may be another's, or not be writable."""
+    try:
+        os.utime(path, ns=(os.stat(path).st_atime_ns, age))
+    except OSError:
+        return False
+    return True
+
+
+def _is_still(path: str, file: File) -> bool:
+    """Whether nobody has written to a file since it was read. (Who lends its time changes no more than ctime.)"""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return (status.st_ino, status.st_size, status.st_mtime_ns) == (*file.identity[:2], file.time)
+
+
+def distrust_modules(source: str, fingerprint: str) -> tuple[list[str], Ages]:
     """Remove from setuptools' build/ the modules that were made from something else than what is there now.
 
     Where torch's helper does not use ninja, and without torch, setuptools builds a module again only when one
     of its sources is younger: another torch, an edited header, or an older file in a source's place are not
-    seen. Where a module is missing, all of it is compiled. Returns what was removed.
+    seen. Where a module is missing, all of it is compiled. Returns what was removed, and the times that are lent.
     """
     build = os.path.join(source, "build")
     os.makedirs(build, exist_ok=True)
@@ -202,8 +247,9 @@ def distrust_modules(source: str, fingerprint: str) -> list[str]:
     stale = [] if same else glob.glob(os.path.join(glob.escape(build), "lib*", "**", "*.so"), recursive=True)
     for path in stale:
         os.unlink(path)
-    now.save(build)
-    return stale
+    ages = Ages.lend(build, now, before, before.settled)
+    ages.manifest.save(build)
+    return stale, ages
 
 
 def read_deps(ninja: str, file: str, directory: str) -> dict[str, list[str]]:

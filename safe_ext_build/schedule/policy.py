@@ -280,7 +280,8 @@ class Scheduler:
         if self._weight >= self.limits.cpus:
             return "all CPUs are busy"
         if len(self._running) >= self.limits.jobs:
-            return f"{self.limits.jobs} compiles run, as many as allowed"
+            running = "1 compile runs" if self.limits.jobs == 1 else f"{self.limits.jobs} compiles run"
+            return f"{running}, as many as allowed"
         return ""
 
     def _why(self, job: Job, budget: int | None) -> str:

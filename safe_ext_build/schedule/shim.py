@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from . import ninjafile, objects
@@ -114,10 +114,14 @@ def main() -> None:
         write(2, b"safe-ext-build: error[SEB-5011]: the build that this ninja belongs to is over\n")
         sys.exit(1)
     with contextlib.ExitStack() as stack:
-        ready = _prepare(config, arguments, stack)
+        try:
+            ready = _prepare(config, arguments, stack)
+        except OSError as error:
+            write(2, f"safe-ext-build: error: ninja cannot be run: {error}\n".encode(errors="replace"))
+            sys.exit(1)
+        stack.callback(ready.after)
         run = Run(config, lease, ["ninja", *ready.options, *arguments.rest], ready.directory)
         code = run.finish()
-        ready.after()
     _end(code)
 
 
@@ -146,8 +150,11 @@ def _prepare(config: Config, arguments: Arguments, stack: contextlib.ExitStack) 
     for store in _stores(config):
         kept = os.path.join(store, f"objects{_number(config.workspace, here)}")
         moved = _moved(config, text, here, kept)
-        if moved and stack.enter_context(objects.locked(kept)):
-            return _prepare_kept(config, moved, here, kept)
+        try:
+            if moved and stack.enter_context(objects.locked(kept)):
+                return _prepare_kept(config, moved, here, kept)
+        except OSError as error:  # a full disk, or somebody's file in the place of the cache
+            write(2, f"safe-ext-build: no objects are kept in {kept}: {error.strerror}\n".encode(errors="replace"))
     return _prepare_in_place(config, text, here, config.source)
 
 
@@ -160,9 +167,11 @@ def _prepare_in_place(config: Config, text: str, directory: str, source: str) ->
     _note_missing(config, ninjafile.missing(rewritten.edges, directory), directory, source)
     jobs = parallelism(len(rewritten.edges), config.slots, files, config.pids)
     trust = objects.Trust(directory, source, config.fingerprint, config.may_touch)
+    ready = Ready(("-f", copy, "-j", str(jobs)), directory)
     with contextlib.suppress(OSError):  # a full disk: then ninja will say so
-        trust.establish(rewritten.edges, objects.read_deps(config.ninja, copy, directory))
-    return Ready(("-f", copy, "-j", str(jobs)), directory)
+        ages = trust.establish(rewritten.edges, objects.read_deps(config.ninja, copy, directory))
+        ready = replace(ready, after=ages.give_back)
+    return ready
 
 
 def _note_missing(config: Config, paths: list[str], directory: str, source: str) -> None:
@@ -212,6 +221,7 @@ def _prepare_kept(config: Config, text: str, here: str, kept: str) -> Ready:
     ready = _prepare_in_place(config, text, place, source)
 
     def deliver() -> None:
+        ready.after()
         for path in filter(os.path.exists, made):
             objects.deliver(path, here + path.removeprefix(place))
 

@@ -32,8 +32,12 @@ def main() -> None:
     sys.argv[:] = [sys.argv[0]]
     answer = _answer(request, (workspace / FAILED, workspace / MISSING))
     temporary = workspace / "result.tmp"
-    temporary.write_text(json.dumps(answer))
-    temporary.rename(workspace / "result.json")
+    try:
+        temporary.write_text(json.dumps(answer))
+        temporary.rename(workspace / "result.json")
+    except OSError as error:  # a full disk; or the setup script has tidied up, and taken too much
+        print(f"safe-ext-build: the result cannot be written: {error}", file=sys.stderr)
+        sys.exit(1)
     sys.exit("error" in answer)
 
 

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from ..errors import BuildFailed, HookMissing, SupervisionError
+from ..here import here
 from ..schedule.shim import MISSING
 from ..stamp import Stamp
 from . import blame, heartbeat, stall, terminal
@@ -28,9 +30,13 @@ from .linux import is_subreaper, pidfd_open, set_subreaper
 from .processes import Process, descendants, end_all, marked, read, snapshot
 from .progress import Mode, Show
 from .protocol import BUILDER_KILLED, CONTINUE, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
+from .workspace import HINT as WORKSPACE_HINT
 from .workspace import Workspace, writing
 
 _BYTES = {getattr(signal, name): byte for byte, name in SIGNAL_BYTES.items()}
+MORE_PROCESSES = (
+    "Raise the limit of processes (`ulimit -u`, or that of the container), or wait until there are fewer."
+)
 _BOOTSTRAP = "import sys; sys.path.append({root!r}); from {module} import main; main()"
 
 
@@ -72,6 +78,8 @@ class Ending:
     verdict: Verdict | None = None
     signal: int = 0
     frontend_gone: bool = False
+    supervisor: int = 0
+    """The supervisor's own exit status, or minus the signal that it died by."""
 
 
 def python_command(module: str, *arguments: str, isolated: bool) -> list[str]:
@@ -119,7 +127,7 @@ def run(build: Build, workspace: Workspace, signals: Signals, farewell: Callable
         farewell()
         workspace.remove()
         die_by(ending.signal or signal.SIGTERM)
-    return _answer(build, _ended_by_itself(ending.verdict), workspace)
+    return _answer(build, _ended_by_itself(ending, workspace), workspace)
 
 
 def run_command(command: list[str], tree: Tree, workspace: Workspace, signals: Signals) -> tuple[int, int]:
@@ -130,7 +138,7 @@ def run_command(command: list[str], tree: Tree, workspace: Workspace, signals: S
     ending = _supervise(command, tree, workspace, signals, frontend=False)
     if ending.signal:
         return 1, ending.signal
-    return _ended_by_itself(ending.verdict).builder_status >> 8, 0
+    return _ended_by_itself(ending, workspace).builder_status >> 8, 0
 
 
 def run_program(command: list[str], tree: Tree, workspace: Workspace, signals: Signals) -> tuple[int, int]:
@@ -142,7 +150,7 @@ def run_program(command: list[str], tree: Tree, workspace: Workspace, signals: S
     killed = verdict.builder_status & 0x7F if verdict else 0
     if verdict and killed and verdict.reason == BUILDER_KILLED.format(killed):
         return 128 + killed, killed
-    return _ended_by_itself(verdict).builder_status >> 8, 0
+    return _ended_by_itself(ending, workspace).builder_status >> 8, 0
 
 
 def _supervise(
@@ -153,6 +161,7 @@ def _supervise(
         try:
             supervisor, lifeline = _start(command, tree, workspace, frontend, show)
             ending = _wait(supervisor, lifeline, signals, frontend)
+            ending.supervisor = supervisor.returncode
             ending.verdict = Verdict.load(workspace.path / "verdict.json")
         finally:
             _clear(workspace, before)
@@ -180,13 +189,18 @@ def _start(
         heartbeat=heartbeat.INTERVAL,
         show=asdict(show),
     )
-    request.save(workspace.path / "supervisor.json")
+    with writing(workspace.path):
+        request.save(workspace.path / "supervisor.json")
     start = python_command(
         "safe_ext_build.supervise.supervisor", str(workspace.path / "supervisor.json"), isolated=True
     )
     try:
         inherited = [descriptor for descriptor in (reader, workspace.lock, show.terminal) if descriptor >= 0]
         supervisor = subprocess.Popen(start, pass_fds=inherited, start_new_session=True)
+    except OSError as error:
+        os.close(writer)
+        what = f"the process that watches over a build cannot be started: {error.strerror}"
+        raise SupervisionError(what, code="SEB-5013", hint=MORE_PROCESSES) from error
     finally:
         os.close(reader)
     return supervisor, writer
@@ -263,14 +277,11 @@ def die_by(number: int) -> NoReturn:
     sys.exit(128 + number)
 
 
-def _ended_by_itself(verdict: Verdict | None) -> Verdict:
+def _ended_by_itself(ending: Ending, workspace: Workspace) -> Verdict:
     """The verdict on what has ended by itself; raises SafeExtBuildError for every other end."""
+    verdict = ending.verdict
     if verdict is None:
-        raise SupervisionError(
-            "the process that watches over the build was killed, so the build was ended",
-            code="SEB-5001",
-            hint="Nothing of it is left running; start the build again, and finished objects are used again.",
-        )
+        raise _without_a_verdict(ending.supervisor, workspace.path)
     if verdict.stuck:
         raise SupervisionError(
             f"the build has ended, but {', '.join(verdict.stuck)} is stuck in the kernel and cannot be killed",
@@ -280,6 +291,23 @@ def _ended_by_itself(verdict: Verdict | None) -> Verdict:
     if verdict.reason:
         raise blame.stopped(verdict.reason)
     return verdict
+
+
+def _without_a_verdict(status: int, place: Path) -> SupervisionError:
+    """Why a supervisor that ended with this status, or minus the signal, has not said how the build ended."""
+    again = "Nothing of it is left running; start the build again, and finished objects are used again."
+    if status < 0:
+        what = f"the process that watches over the build was killed (signal {-status}), so the build was ended"
+        return SupervisionError(what, code="SEB-5001", hint=again)
+    if not place.is_dir():
+        what = f"{place}, which held the build's temporary files, was deleted while it ran, so the build was ended"
+        return SupervisionError(what, code="SEB-5016", hint=f"A setup script may have done so. {again}")
+    free = f"{shutil.disk_usage(place).free >> 20} MiB free there"
+    if status == 0:
+        what = f"how the build ended cannot be written to {place} ({free})"
+        return SupervisionError(what, code="SEB-4011", hint=WORKSPACE_HINT)
+    what = f"the process that watches over the build has failed (exit status {status}; {place}: {free})"
+    return SupervisionError(what, code="SEB-5017", hint=again)
 
 
 def _answer(build: Build, verdict: Verdict, workspace: Workspace) -> Any:
@@ -301,7 +329,7 @@ def _answer(build: Build, verdict: Verdict, workspace: Workspace) -> Any:
             hint=hook_hint(build.backend),
         )
     if missing := _missing_sources(verdict, workspace):
-        raise blame.missing_sources(missing, Path.cwd())
+        raise blame.missing_sources(missing, here())
     if verdict.failure:
         raise blame.compile_failure(verdict.failure)
     raise BuildFailed(answer["error"], code=answer["code"], hint=answer.get("hint", ""))

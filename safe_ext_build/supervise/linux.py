@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import resource
 import signal
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 1, 36, 37
@@ -40,6 +41,19 @@ def die_with_parent(parent: int) -> None:
     _checked(_libc().prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0))
     if os.getppid() != parent:
         os._exit(1)
+
+
+def raise_stack(wanted: int) -> None:
+    """Let what is started from here on have a stack of `wanted` bytes, or as near to it as we may go."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    for limits in ((wanted, max(hard, wanted) if hard != resource.RLIM_INFINITY else hard), (hard, hard)):
+        try:
+            resource.setrlimit(resource.RLIMIT_STACK, limits)
+        except (OSError, ValueError):  # only root may raise the hard limit
+            continue
+        return
 
 
 def set_name(name: str) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from ..probe import MARKER as PROBE_VARIABLE
 from .linux import pidfd_open, pidfd_send_signal
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -120,21 +121,36 @@ def reap() -> dict[int, int]:
 def environment_value(pid: int, variable: str) -> str | None:
     """The value of `variable` in the environment that the process was started with."""
     prefix = f"{variable}=".encode()
+    return next((os.fsdecode(entry[len(prefix) :]) for entry in _environ(pid) if entry.startswith(prefix)), None)
+
+
+def _environ(pid: int) -> list[bytes]:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            for entry in file.read().split(b"\0"):
-                if entry.startswith(prefix):
-                    return os.fsdecode(entry[len(prefix) :])
+            return file.read().split(b"\0")
     except OSError:
-        pass
-    return None
+        return []
 
 
 def marked(build_id: str) -> list[Process]:
     """The live processes that carry this build's marker, wherever they have escaped to."""
-    carriers = (pid for pid in pids() if environment_value(pid, ID_VARIABLE) == build_id)
+    markers = {f"{variable}={build_id}".encode() for variable in (ID_VARIABLE, PROBE_VARIABLE)}
+    carriers = (pid for pid in pids() if not markers.isdisjoint(_environ(pid)))
     found = (read(pid) for pid in carriers if pid != os.getpid())
     return [process for process in found if process and process.state not in "ZX"]
+
+
+def printing_to(sink: str) -> list[Process]:
+    """The live processes whose standard output or error is the unnamed file that probe.run makes for a shelter."""
+    found = (read(pid) for pid in pids() if pid != os.getpid() and f"/memfd:{sink} (deleted)" in _outputs(pid))
+    return [process for process in found if process and process.state not in "ZX"]
+
+
+def _outputs(pid: int) -> list[str]:
+    try:
+        return [os.readlink(f"/proc/{pid}/fd/{number}") for number in (1, 2)]
+    except OSError:
+        return []
 
 
 def end_all(find: Callable[[], Iterable[Process]], patience: float = 10.0) -> list[Process]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import py_compile
 import shlex
 import subprocess
@@ -11,6 +12,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from .. import probe
 from ..errors import SupervisionError
 from ..schedule import job
 from ..schedule.ninjafile import JOB
@@ -74,12 +76,14 @@ def real_ninja() -> Path:
 def why_it_does_not_run(ninja: Path) -> str:
     """A ninja may be there and not run (a `noexec` mount, another machine's): '' when it does."""
     try:
-        done = subprocess.run([ninja, "--version"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        status, said = probe.run([str(ninja), "--version"], os.environ)
+    except subprocess.TimeoutExpired as error:
+        return f"{ninja} does not answer within {error.timeout:.0f} s"
     except OSError as error:
         mounted = " (is its file system mounted `noexec`?)" if error.errno == errno.EACCES else ""
         return f"{ninja} does not run: {error.strerror}{mounted}"
-    if done.returncode or not done.stdout.strip():
-        return f"{ninja} does not run: `ninja --version` ends with exit status {done.returncode}"
+    if status or not said.strip():
+        return f"{ninja} does not run: `ninja --version` ends with exit status {status}"
     return ""
 
 

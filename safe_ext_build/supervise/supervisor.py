@@ -19,7 +19,7 @@ from pathlib import Path
 
 from . import guard, stall, usage
 from .job_server import JobServer
-from .linux import die_with_parent, pidfd_open, set_name, set_subreaper
+from .linux import die_with_parent, pidfd_open, raise_stack, set_name, set_subreaper
 from .processes import Process, descendants, end_all, marked, read, reap, send, snapshot
 from .progress import Show
 from .protocol import BUILDER_KILLED, CONTINUE, FAILED, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
@@ -29,6 +29,8 @@ from .workspace import Workspace
 GRACE = 0.5
 # A command of the user's (pip, most often) may have to put back what it has half installed.
 COMMAND_GRACE = 2.0
+# Bytes. ninja dies of half a MiB, and compilers are made for what is usual.
+STACK = 8 << 20
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -120,6 +122,7 @@ class Supervisor:
                     signal.signal(number, signal.SIG_DFL)
             for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(number, signal.SIG_DFL)
+            raise_stack(STACK)
             os.execve(self.request.command[0], self.request.command, self.request.environ)
         finally:
             os._exit(127)
@@ -298,5 +301,9 @@ class Supervisor:
 
 def main() -> None:
     supervisor = Supervisor(SupervisorRequest.load(Path(sys.argv[1])))
-    supervisor.start()
+    try:
+        supervisor.start()
+    except OSError as error:  # no process can be started, no file be opened, or the disk is full
+        print(f"safe-ext-build: the supervisor cannot start: {error}", file=sys.stderr)
+        sys.exit(1)
     supervisor.run()

@@ -17,8 +17,10 @@ import re
 import shutil
 import stat
 import subprocess
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 from ..errors import SupervisionError
 from ..schedule.ninjafile import can_name
@@ -29,15 +31,25 @@ MIN_FREE = 1 << 30
 MAX_SOCKET_PATH = 107
 SOCKET_NAME = "socket"
 CLAIM = "claim"
+HINT = "Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory on a disk with room."
 _ID = re.compile(r"[0-9a-f]{12}")
 
 
-class Workspace:
-    """A build's directory. `lock` is a descriptor: the directory belongs to a live build while it is open."""
+class Watch(Protocol):
+    """Somebody who ends what carries a directory's marker, and removes it, when its owner dies."""
 
-    def __init__(self, path: Path, lock: int) -> None:
+    def end(self) -> None:
+        """There is nothing to watch any more. Safe to call twice."""
+
+
+class Workspace:
+    """A build's directory. `lock` is a descriptor: the directory belongs to a live build while it is open.
+    `watch`: who looks after it, should this process die."""
+
+    def __init__(self, path: Path, lock: int, watch: Watch | None = None) -> None:
         self.path = path
         self.lock = lock
+        self.watch = watch
 
     @property
     def id(self) -> str:
@@ -58,6 +70,8 @@ class Workspace:
         if self.lock >= 0:
             os.close(self.lock)
             self.lock = -1
+        if self.watch:
+            self.watch.end()
 
 
 def remove_tree(path: Path) -> None:
@@ -79,33 +93,75 @@ def remove_tree(path: Path) -> None:
 
 
 def create(root: Path, shim_roots: list[Path], *, clear: bool = True) -> Workspace:
-    """Make a workspace under `root` (0700, ours); `clear`: after clearing away those of builds that have died."""
-    _private_directory(root)
-    try:
-        workspace = _claimed(root, clear)
-    except OSError as error:
-        raise SupervisionError(
-            f"cannot make a directory for temporary files in {root}: {error.strerror}",
-            code="SEB-4007",
-            hint="Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory on a disk with room.",
-        ) from error
-    for name in ("tmp", "jobs", "bin"):
-        (workspace.path / name).mkdir()
-    _place_shims(workspace, shim_roots)
+    """Make a workspace under `root`, and furnish it; `clear` as for `make`."""
+    workspace = make(root, clear=clear)
+    furnish(workspace, shim_roots)
     return workspace
 
 
-def _claimed(root: Path, clear: bool) -> Workspace:
-    guard = os.open(root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def make(root: Path, watch: Callable[[Path], Watch] | None = None, *, clear: bool = True) -> Workspace:
+    """Make a workspace under `root` (0700, ours); `clear`: after clearing away those of builds that have died.
+
+    `watch` is called with the path before it is made, and has it looked after. Raises SupervisionError.
+    """
+    _private_directory(root)
+    path = root / os.urandom(6).hex()
+    workspace = Workspace(path, -1, watch(path) if watch else None)
+    try:
+        with _guarded(root):
+            if clear:
+                collect(root)
+            path.mkdir(0o700)
+            workspace.lock = _locked(path)
+        (path / "tmp").mkdir()
+    except OSError as error:
+        workspace.remove()
+        raise SupervisionError(
+            f"cannot make a directory for temporary files in {root}: {error.strerror}",
+            code="SEB-4007",
+            hint=HINT,
+        ) from error
+    return workspace
+
+
+def temporary(watch: Callable[[Path], Watch]) -> Workspace:
+    """A workspace among the temporary files, for who only asks. Raises SupervisionError."""
+    workspace = None
+    try:
+        path = Path(tempfile.gettempdir(), f"safe-ext-build-{os.urandom(6).hex()}")
+        workspace = Workspace(path, -1, watch(path))
+        path.mkdir(0o700)
+        (path / "tmp").mkdir()
+    except OSError as error:
+        if workspace:
+            workspace.remove()
+        what = f"cannot make a directory for temporary files in {path.parent}: {error.strerror}"
+        hint = "Set TMPDIR to a directory on a disk with room."
+        raise SupervisionError(what, code="SEB-4007", hint=hint) from error
+    return workspace
+
+
+@contextlib.contextmanager
+def _guarded(root: Path, flags: int = os.O_CREAT) -> Iterator[None]:
+    """Hold a directory of workspaces: meanwhile nobody else makes one there, or clears away. Raises OSError."""
+    guard = os.open(root / ".lock", os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
     try:
         fcntl.flock(guard, fcntl.LOCK_EX)
-        if clear:
-            collect(root)
-        path = root / os.urandom(6).hex()
-        path.mkdir(0o700)
-        return Workspace(path, _locked(path))
+        yield
     finally:
         os.close(guard)
+
+
+def furnish(workspace: Workspace, shim_roots: list[Path]) -> None:
+    """Make what a supervised build needs in a workspace. Raises SupervisionError; then it is removed."""
+    try:
+        with writing(workspace.path):
+            for name in ("jobs", "bin"):
+                (workspace.path / name).mkdir()
+        _place_shims(workspace, shim_roots)
+    except SupervisionError:
+        workspace.remove()
+        raise
 
 
 def collect(root: Path) -> list[str]:
@@ -129,12 +185,8 @@ def collect(root: Path) -> list[str]:
 @contextlib.contextmanager
 def abandoned(root: Path) -> Iterator[list[Path]]:
     """The workspaces under `root` that no live build owns; meanwhile none is made there. Raises OSError."""
-    guard = os.open(root / ".lock", os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.flock(guard, fcntl.LOCK_EX)
+    with _guarded(root, 0):
         yield [path for path in root.iterdir() if not path.is_symlink() and _is_workspace(path) and _is_free(path)]
-    finally:
-        os.close(guard)
 
 
 def remove_if_free(path: Path) -> bool:
@@ -241,7 +293,7 @@ def writing(path: Path) -> Iterator[None]:
         raise SupervisionError(
             f"cannot write temporary files to {path}: {error.strerror}",
             code="SEB-4011",
-            hint="Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory on a disk with room.",
+            hint=HINT,
         ) from error
 
 
@@ -257,7 +309,7 @@ def cache_root(environ: dict[str, str], make: bool = True) -> Path:
     for path in (usual / "safe-ext-build", Path(f"/var/tmp/safe-ext-build-{os.getuid()}.cache")):
         if not path.is_absolute():
             continue  # no HOME, and no entry among the users that would name one
-        if path.is_relative_to(home) and _is_sudo_in(home):
+        if path.is_relative_to(home) and (_is_sudo_in(home) or not Path(home).is_dir()):
             continue
         try:
             if make:
@@ -317,19 +369,20 @@ def _place_shims(workspace: Workspace, others: list[Path]) -> None:
     """Find a directory that can stand on PATH, holds a socket and executes; the workspace itself if it does."""
     if _executes(workspace.path / "bin"):
         return
+    link = workspace.path / "shims"
     for root in others:
         place = root / workspace.id
         try:
             _private_directory(root)
+            link.symlink_to(place)  # first: who removes the workspace has to know of it
             place.mkdir(0o700)
+            if _executes(place):
+                return
         except (OSError, SupervisionError):
-            continue
-        if _executes(place):
-            (workspace.path / "shims").symlink_to(place)
-            return
+            pass
         shutil.rmtree(place, ignore_errors=True)
+        link.unlink(missing_ok=True)
     tried = ", ".join(str(path) for path in [workspace.path, *others])
-    workspace.remove()
     raise SupervisionError(
         f"no directory was found from which small programs can be started (tried {tried})",
         code="SEB-4012",

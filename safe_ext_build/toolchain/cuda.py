@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import re
-import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from safe_ext_build import probe as tools
 from safe_ext_build.errors import ToolkitError
 
 from .wheels import mixture
-
-PROBE_TIMEOUT = 20.0
-"""Seconds after which an nvcc (often a wrapper script) that says nothing is given up."""
 
 HEADERS = ("cuda_runtime.h", "crt/host_config.h", "cublas_v2.h", "cublasLt.h", "cusparse.h", "cusolverDn.h")
 """The headers that torch's own CUDA headers include."""
@@ -293,8 +288,7 @@ def discover(
     """Find and probe all candidates, several at a time; each toolkit appears once."""
     named, lines = _named(explicit, explicit_source, environ)
     candidates = _unique([*named, *_implicit(environ, root, site_dirs, prefixes)])
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        results = list(pool.map(lambda candidate: probe(candidate, environ), candidates))
+    results = tools.each(lambda candidate: probe(candidate, environ), candidates)
     found: dict[Path, Toolkit] = {}
     for toolkit in results:
         if isinstance(toolkit, Toolkit):
@@ -338,7 +332,7 @@ def _probe_nvcc(candidate: Candidate, nvcc: Path, environ: Mapping[str, str]) ->
     top = _top(nvcc, environ)
     if (top / "bin" / "nvcc").exists():
         nvcc = top / "bin" / "nvcc"
-    code, output = run_tool([str(nvcc), "--version"], environ)
+    code, output = tools.run([str(nvcc), "--version"], environ)
     release = _RELEASE.search(output)
     if release is None:
         raise ValueError(f"nvcc does not run: {_last_line(output) or f'it ends with status {code}'}")
@@ -362,7 +356,7 @@ def _top(nvcc: Path, environ: Mapping[str, str]) -> Path:
     real = nvcc.resolve()
     if (real.parent / "nvcc.profile").exists():
         return real.parent.parent
-    _, output = run_tool([str(nvcc), "--dryrun", "-x", "cu", os.devnull], environ)
+    _, output = tools.run([str(nvcc), "--dryrun", "-x", "cu", os.devnull], environ)
     said = {name: value.strip() for name, value in reversed(_VARIABLE.findall(output))}
     if "TOP" in said:
         return Path(os.path.normpath(said["TOP"]))
@@ -426,38 +420,8 @@ def has_thrust(include: Path) -> bool:
 
 
 def _archs(nvcc: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
-    _, output = run_tool([str(nvcc), "--list-gpu-arch"], environ)
+    _, output = tools.run([str(nvcc), "--list-gpu-arch"], environ)
     return tuple(sorted(set(_ARCH.findall(output)), key=int))
-
-
-def run_tool(
-    command: Sequence[str], environ: Mapping[str, str], timeout: float = PROBE_TIMEOUT
-) -> tuple[int, str]:
-    """Run a tool that answers at once; its status, and all that it printed. `timeout` is in seconds."""
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=dict(environ),
-        start_new_session=True,
-        text=True,
-        errors="replace",
-    ) as process:
-        try:
-            output, _ = process.communicate(timeout=timeout)
-        except BaseException:
-            _end_group(process)
-            raise
-        return process.returncode, output
-
-
-def _end_group(process: subprocess.Popen[str]) -> None:
-    """A wrapper's children hold its pipes open: killing the wrapper alone would leave us waiting."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.communicate(timeout=1)
 
 
 def _last_line(text: str) -> str:
@@ -471,7 +435,7 @@ def gpus(environ: Mapping[str, str] | None = None) -> list[str]:
         return []
     command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
     try:
-        code, output = run_tool(command, environ, timeout=5)
+        code, output = tools.run(command, environ, timeout=5)
     except (OSError, subprocess.TimeoutExpired):
         return []
     found = re.findall(r"^\s*(\d+\.\d+)\s*$", output, re.MULTILINE) if code == 0 else []
@@ -481,7 +445,7 @@ def gpus(environ: Mapping[str, str] | None = None) -> list[str]:
 def driver_cuda(environ: Mapping[str, str] | None = None) -> tuple[int, int] | None:
     """The newest CUDA that the driver here knows, from its own tool; None without one that says."""
     try:
-        _, output = run_tool(["nvidia-smi"], os.environ if environ is None else environ, timeout=5)
+        _, output = tools.run(["nvidia-smi"], os.environ if environ is None else environ, timeout=5)
     except (OSError, subprocess.TimeoutExpired):
         return None
     said = _DRIVER.search(output)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .. import probe
 from ..errors import ToolkitError
 from . import target
 
@@ -125,7 +126,7 @@ def find_cuda(settings: Settings, torch: Torch, environ: Mapping[str, str], cach
     facts = torch.facts
     if facts is None or facts.cuda is None:
         return None
-    from . import archs, compose, cuda, rank, wheels
+    from . import archs, cuda, rank, wheels
 
     found = _discover(settings, torch, facts, environ)
     insists = settings.cuda.provision == "always" and wheels.requirements(facts)
@@ -137,17 +138,39 @@ def find_cuda(settings: Settings, torch: Torch, environ: Mapping[str, str], cach
     known = archs.torch_archs(facts)
     gpus = cuda.gpus(environ)
     listed, lines = archs.select_archs(wanted, source, choice.toolkit.archs, known, gpus)
-    home = choice.toolkit.home
+    home, alone = choice.toolkit.home, ""
     if cache is not None:
-        home = compose.complete(choice.toolkit, facts, cache, volatile=torch.volatile)
+        home, alone = _complete(choice.toolkit, facts, cache, torch.volatile)
     said = (
         *found.lines,
         choice.line,
         rank.lacking_line(choice.toolkit, torch.how_to_install()),
         rank.driver_line(choice.toolkit.version, cuda.driver_cuda(environ) if gpus else None),
+        alone,
         *lines,
     )
     return Cuda(home, choice.toolkit.build, listed, tuple(line for line in said if line), choice.toolkit.archs)
+
+
+def _complete(toolkit: Toolkit, facts: TorchFacts, cache: Path, volatile: Sequence[Path]) -> tuple[Path, str]:
+    """The complete toolkit's directory; and a line where that is not in the cache, which cannot hold it."""
+    from . import compose
+
+    try:
+        return compose.complete(toolkit, facts, cache, volatile=volatile), ""
+    except OSError as error:
+        why = f"{cache} cannot hold a toolkit ({error.strerror or error})"
+    try:
+        here = Path(probe.scratch() or tempfile.gettempdir())
+        return compose.complete(
+            toolkit, facts, here, volatile=volatile
+        ), f"{why}: put together for this build only"
+    except OSError as error:
+        raise ToolkitError(
+            f"{toolkit.describe()} cannot be completed: {why}, nor can {here} ({error.strerror or error})",
+            code="SEB-2009",
+            hint="Free some room in one of them, or name a complete toolkit: cuda.home.",
+        ) from error
 
 
 @dataclass(frozen=True)

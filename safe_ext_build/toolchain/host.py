@@ -8,17 +8,19 @@ may be linked together.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from safe_ext_build import probe as tools
 from safe_ext_build.errors import ToolkitError
 
-from .cuda import run_tool
 from .torch import TorchFacts
 
 _LAUNCHERS = ("ccache", "sccache", "distcc", "icecc")
@@ -136,12 +138,12 @@ def fit_host(
     search = _Search(environ, root)
     bounds = torch_bounds(torch)
     if home is None:
-        return _host(environ, _for_cxx(bounds, search), _Choice())
+        return _host(_for_cxx(bounds, search), _Choice(), search)
     if _ALLOWS.search(" ".join(_nvcc_flags(environ))):
         line = "-allow-unsupported-compiler is set: the host compiler is not checked"
         return Host({_UNCHECKED: "1"}, (line,))
     bounds = _together(nvcc_bounds(home, build), bounds)
-    return _host(environ, _for_cxx(bounds, search), _for_nvcc(bounds, home, search))
+    return _host(_for_cxx(bounds, search), _for_nvcc(bounds, home, search), search)
 
 
 def survey(
@@ -164,9 +166,9 @@ class _Choice:
     why: str = ""
 
 
-def _host(environ: Mapping[str, str], cxx: _Choice, cuda: _Choice) -> Host:
+def _host(cxx: _Choice, cuda: _Choice, search: _Search) -> Host:
     found = {**cxx.environment, **cuda.environment}
-    blank = _instead_of_blank(environ, found)
+    blank = _instead_of_blank(search.environ, found)
     said = [f"{name} is empty: taken as {value}" for name, value in blank.items()]
     said += [choice.line for choice in (cxx, cuda) if choice.line]
     if cxx.instead and cxx.instead == cuda.instead:
@@ -176,7 +178,41 @@ def _host(environ: Mapping[str, str], cxx: _Choice, cuda: _Choice) -> Host:
         said += (
             [f"{cuda.why}; nvcc's host code is compiled with {cuda.instead.describe()}"] if cuda.instead else []
         )
-    return Host({**blank, **found}, tuple(said))
+    beside, lines = _beside_the_compilers(cxx, cuda, search)
+    return Host({**blank, **found, **beside}, (*said, *lines))
+
+
+def _beside_the_compilers(cxx: _Choice, cuda: _Choice, search: _Search) -> tuple[dict[str, str], list[str]]:
+    """What else is called by its name: the assembler and the linker; and the C compiler, by setuptools."""
+    chosen = [choice.instead.path for choice in (cuda, cxx) if choice.instead]
+    path = search.environ.get("PATH", "")
+    apart = [str(one.parent) for one in chosen if str(one.parent) not in path.split(os.pathsep)]
+    added, lines = {}, []
+    if apart:
+        added["PATH"] = path = os.pathsep.join(filter(None, [path, *dict.fromkeys(apart)]))
+        lines.append(f"PATH is given {' and '.join(dict.fromkeys(apart))} as well, for the tools of the compiler")
+    usual = _python_cc()
+    if "CC" not in search.environ and not shutil.which(usual, path=path):
+        cxx_on_path = shutil.which(compiler_of(search.environ.get("CXX", "").strip() or "c++"), path=path)
+        known = [*chosen, *([Path(cxx_on_path)] if cxx_on_path else [])]
+        if c := next(filter(None, map(_for_c, known)), None):
+            added["CC"] = str(c)
+            lines.append(f"there is no {usual} on PATH; C is compiled with {c}")
+    return added, lines
+
+
+def _python_cc() -> str:
+    """The C compiler that this Python was made with, which setuptools calls where CC is not set."""
+    return (sysconfig.get_config_var("CC") or "cc").split()[0]
+
+
+def _for_c(cxx: Path) -> Path | None:
+    """The C compiler of the same kind and version, which lies beside it."""
+    for theirs, ours in (("clang++", "clang"), ("g++", "gcc"), ("c++", "cc")):
+        beside = cxx.with_name(cxx.name.replace(theirs, ours))
+        if theirs in cxx.name:
+            return beside if beside.exists() else None
+    return None
 
 
 def _instead_of_blank(environ: Mapping[str, str], found: Mapping[str, str]) -> dict[str, str]:
@@ -247,14 +283,14 @@ def probe(path: Path, environ: Mapping[str, str]) -> Compiler | None:
     """Ask a compiler what it is; None if it does not say."""
     environ = {**environ, "LC_ALL": "C"}
     try:
-        status, said = run_tool([str(path), "--version"], environ)
+        status, said = tools.run([str(path), "--version"], environ)
         if status:
             return None
         if clang := re.search(r"clang version (\d+(?:\.\d+)*)", said):
             return Compiler(path, "clang", clang[1])
         if not (_SAYS_GCC.search(said) or _NAMED_GCC.fullmatch(path.name)):
             return Compiler(path, "other", "0")
-        _, said = run_tool([str(path), "-dumpfullversion", "-dumpversion"], environ)
+        _, said = tools.run([str(path), "-dumpfullversion", "-dumpversion"], environ)
     except (OSError, subprocess.TimeoutExpired):
         return None
     number = re.search(r"\d+(?:\.\d+)*", said)

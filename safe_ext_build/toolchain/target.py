@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import probe
 from ..errors import TorchError
-
-PROBE_TIMEOUT = 20.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -70,24 +69,15 @@ with open(int(sys.argv[1]), "wb") as file:
 
 def ask(python: Path, environ: Mapping[str, str], cwd: Path | None = None) -> Environment | None:
     """Have an interpreter describe itself in a process of its own (35 ms); None when it cannot."""
-    with tempfile.TemporaryFile() as answer:
-        command = [str(python), "-c", _PROBE, str(answer.fileno())]
-        try:
-            subprocess.run(
-                command,
-                env=dict(environ),
-                cwd=cwd if cwd is not None and cwd.is_dir() else None,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(answer.fileno(),),
-                timeout=PROBE_TIMEOUT,
-                check=True,
-            )
-        except (OSError, ValueError, subprocess.SubprocessError):
-            return None
-        answer.seek(0)
-        return _parse(answer.read())
+    where = cwd if cwd is not None and cwd.is_dir() else None
+    try:
+        with tempfile.TemporaryFile(dir=probe.scratch()) as answer:
+            command = [str(python), "-c", _PROBE, str(answer.fileno())]
+            status, _ = probe.run(command, environ, cwd=where, pass_fds=(answer.fileno(),))
+            answer.seek(0)
+            return _parse(answer.read()) if status == 0 else None
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
 
 
 def _parse(answer: bytes) -> Environment | None:

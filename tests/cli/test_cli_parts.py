@@ -19,6 +19,7 @@ from safe_ext_build.cli.project import Project
 from safe_ext_build.cli.target import find_target
 from safe_ext_build.cli.unpack import SdistError, unpack
 from safe_ext_build.errors import SafeExtBuildError
+from safe_ext_build.settings import written_variable
 
 # Arguments.
 
@@ -220,7 +221,8 @@ def test_the_hooks_see_their_own_environment_and_the_named_target(tmp_path: Path
     unnamed = BuildEnvironment(tmp_path, find_target(None), Lent({})).variables(environ)
     assert unnamed == {"PATH": f"{tmp_path}/bin:/bin", "HOME": "/h", "PYTHONNOUSERSITE": "1"}
     named = BuildEnvironment(tmp_path, find_target(sys.executable), Lent({})).variables(environ)
-    assert named == {**unnamed, "SAFE_EXT_BUILD_TORCH_RUNTIME": sys.executable}
+    runtime = "SAFE_EXT_BUILD_TORCH_RUNTIME"
+    assert named == {**unnamed, runtime: sys.executable, written_variable(runtime): "--python"}
 
 
 def test_a_torch_in_development_is_borrowed_all_the_same() -> None:

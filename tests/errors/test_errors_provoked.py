@@ -30,14 +30,17 @@ from safe_ext_build.cli import environment, fetch, kill, report, run, unpack, wh
 from safe_ext_build.cli import main as cli
 from safe_ext_build.cli.project import Project
 from safe_ext_build.cli.target import Target
+from safe_ext_build.delivery import deliver
 from safe_ext_build.errors import BuildFailed, CompileFailed, SafeExtBuildError
+from safe_ext_build.here import here
 from safe_ext_build.machine.neighbours import Record
 from safe_ext_build.preflight import Room
-from safe_ext_build.supervise import backend, blame, builder, hook, shims, workspace
+from safe_ext_build.shortage import shortage
+from safe_ext_build.supervise import backend, blame, builder, hook, shelter, shims, workspace
 from safe_ext_build.supervise.ending import Outcome
 from safe_ext_build.supervise.protocol import ASKED_TO_END, BUILDER_KILLED, REPLACED, Verdict
 from safe_ext_build.supervise.workspace import Workspace
-from safe_ext_build.toolchain import archs, borrow, cuda, find, host, rank, target
+from safe_ext_build.toolchain import archs, borrow, compose, cuda, find, host, rank, target
 from safe_ext_build.toolchain.archs import TorchArchs
 from safe_ext_build.toolchain.borrow import TorchSource
 from safe_ext_build.toolchain.cuda import Candidate, Rejected, Toolkit
@@ -86,6 +89,39 @@ def option(place: Path, name: str, value: str) -> settings.Settings:
 def project(place: Path, text: str) -> None:
     (place / "pyproject.toml").write_text(text)
     Project.read(place)
+
+
+def ended(place: Path, ending: hook.Ending) -> None:
+    hook._ended_by_itself(ending, Workspace(place, -1))
+
+
+def delivered(place: Path, directory: Path) -> None:
+    (place / "a.whl").touch()
+    deliver(place / "a.whl", directory, "Name another directory: --out DIR.")
+
+
+def removed_below_us(place: Path, patch: Patch) -> None:
+    gone = place / "gone"
+    gone.mkdir()
+    patch.chdir(gone)
+    gone.rmdir()
+    here()
+
+
+def unguarded(place: Path, patch: Patch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    patch.setattr(subprocess, "Popen", refuse)
+    shelter.Ward(place, frontend=False)
+
+
+def without_room(place: Path, patch: Patch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    patch.setattr(compose, "complete", refuse)
+    find._complete(OLD, FACTS, place, ())
 
 
 def loaded(place: Path, patch: Patch, name: str, path: tuple[str, ...]) -> None:
@@ -412,6 +448,7 @@ TABLE: dict[str, tuple[Provoke, str, str]] = {
         "nothing to compile for: the GPU here of architecture 6.1 is left out",
         "both know: 8.0, 9.0",
     ),
+    "SEB-2009": (without_room, "cannot hold a toolkit (No space left on device), nor can ", "Free some room"),
     "SEB-2101": (host_of("g++", CXX="g++-99"), "CXX is 'g++-99', but g++-99 is not on PATH", "unset CXX"),
     "SEB-2102": (
         host_of("odd", "exit 1", CXX="odd"),
@@ -507,18 +544,33 @@ TABLE: dict[str, tuple[Provoke, str, str]] = {
         "from which small programs can be started (tried ",
         "set workspace.dir",
     ),
+    "SEB-4013": (
+        lambda *_: shortage(OSError(24, "Too many open files")),
+        "the system refuses to go on: Too many open files",
+        "ulimit -n 1024",
+    ),
+    "SEB-4014": (
+        removed_below_us,
+        "the current directory does not exist any more",
+        "Change into the project's directory",
+    ),
+    "SEB-4015": (
+        lambda *_: preflight.check_stack(64 << 10, may_raise=False),
+        "a process may have 64 KiB of stack here",
+        "Raise that limit to 8192 KiB",
+    ),
     "SEB-5001": (
-        lambda *_: hook._ended_by_itself(None),
-        "the process that watches over the build was killed, so the build was ended",
+        lambda p, _: ended(p, hook.Ending(supervisor=-9)),
+        "the process that watches over the build was killed (signal 9), so the build was ended",
         "start the build again",
     ),
     "SEB-5002": (
-        lambda *_: hook._ended_by_itself(Verdict(stuck=["cp (pid 7)"])),
+        lambda *_: ended(Path(), hook.Ending(Verdict(stuck=["cp (pid 7)"]))),
         "cp (pid 7) is stuck in the kernel and cannot be killed",
         "a disk or a network file system",
     ),
     "SEB-5003": (
-        lambda *_: hook._ended_by_itself(Verdict("the compile of a.cu received SIGTERM")),
+        lambda *_: ended(Path(), hook.Ending(Verdict("the compile of a.cu received SIGTERM"))),
         "the build was stopped: the compile of a.cu received SIGTERM",
         "Finished objects are kept and used again.",
     ),
@@ -542,10 +594,21 @@ TABLE: dict[str, tuple[Provoke, str, str]] = {
     "SEB-5010": (broken_ninja, "/env/bin/ninja does not run: Permission denied", "pip install --force-reinstall"),
     "SEB-5011": (lost_ninja, "the build that this ninja belongs to is over", ""),
     "SEB-5012": (elsewhere, "`safe-ext-build run` needs Linux", "run the command as it is"),
+    "SEB-5013": (unguarded, "cannot be started: Resource temporarily unavailable", "Raise the limit of processes"),
     "SEB-5015": (
         lambda *_: blame.stopped(REPLACED),
         "the build was stopped: another build of the project was to replace it (on-running)",
         "are kept",
+    ),
+    "SEB-5016": (
+        lambda p, _: ended(p / "gone", hook.Ending(supervisor=1)),
+        "which held the build's temporary files, was deleted while it ran",
+        "A setup script may have done so.",
+    ),
+    "SEB-5017": (
+        lambda p, _: ended(p, hook.Ending(supervisor=1)),
+        "the process that watches over the build has failed (exit status 1; ",
+        "start the build again",
     ),
     "SEB-6001": (
         lambda *_: failure("csrc/a.cu(3): error: expected a declaration"),
@@ -641,6 +704,11 @@ TABLE: dict[str, tuple[Provoke, str, str]] = {
         "FORCE_CUDA=1",
     ),
     "SEB-7004": (no_metadata, "a.whl has 0 dist-info directories, where a wheel has one", "a newer release"),
+    "SEB-7005": (
+        lambda p, _: deliver(p / "a.whl", p, ""),
+        "the backend says that it has built a.whl, but there is no such file",
+        "try a newer release",
+    ),
     "SEB-7101": (
         lambda *_: undefined(Symbol("__fatbinwrap_a", "__fatbinwrap_a")),
         "pkg._C cannot be loaded",
@@ -694,7 +762,7 @@ TABLE: dict[str, tuple[Provoke, str, str]] = {
         "Name a directory",
     ),
     "SEB-8005": (
-        lambda p, _: wheel._deliver(p / "a.whl", Path("/proc/out")),
+        lambda p, _: delivered(p, Path("/proc/out")),
         "the wheel was built, but cannot be written to /proc/out: ",
         "--out DIR",
     ),

@@ -47,7 +47,12 @@ def test_an_old_sdist(ground: Ground, tmp_path: Path) -> None:
     (project / "setup.py").write_text(LEGACY)
     (project / "numbers_of_mine.py").write_text("VERSION = '1.0'\n")
     (project / "legacy.py").write_text("")
+    greedy = f'workspace.dir = "{tmp_path / "theirs"}"\nreport.path = "{tmp_path / "theirs" / "a.html"}"\n'
+    (project / "pyproject.toml").write_text(f"[tool.safe-ext-build]\n{greedy}")
     run = build(ground, sdist(project), tmp_path).check()
+    for name in ("workspace.dir", "report.path"):
+        assert run.says(f"warning: [tool.safe-ext-build] {name} in pyproject.toml is not used: a package that was")
+    assert not (tmp_path / "theirs").exists()
     assert only_wheel(tmp_path / "dist").name == "legacy-1.0-py3-none-any.whl"
     assert run.said[-1] == "built dist/legacy-1.0-py3-none-any.whl"
 

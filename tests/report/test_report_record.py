@@ -169,6 +169,7 @@ def test_lanes_of_a_simulated_build() -> None:
         ("", ""),
         ("all CPUs are busy", "cpus"),
         ("4 compiles run, as many as allowed", "jobs"),
+        ("1 compile runs, as many as allowed", "jobs"),
         ("it needs up to 3.0 GiB", "memory"),
         ("memory was short a moment ago", "memory"),
         ("a compile that was killed for memory three times runs alone", "memory"),

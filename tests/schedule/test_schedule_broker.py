@@ -625,7 +625,7 @@ def test_the_report_hears_of_starts_and_of_memory() -> None:
     assert (start.kind, start.source, start.job, start.waited, start.cuda) == ("start", "a.cu", 1, 0.0, True)
     assert (memory.kind, memory.held, memory.available) == ("memory", 2 * GIB, 30 * GIB)
     assert (memory.budget, memory.total, memory.running, memory.waiting) == (28 * GIB, 64 * GIB, 1, 1)
-    assert memory.why == "1 compiles run, as many as allowed"
+    assert memory.why == "1 compile runs, as many as allowed"
     build.say(1, b"done", b"0", b"1024", b"0.5", b"", b"1")
     assert (build.events[0].job, build.events[0].targets, build.events[0].torch_header) == (1, "80", True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from safe_ext_build.schedule import objects
 from safe_ext_build.schedule.ninjafile import Edge
-from safe_ext_build.schedule.objects import MANIFEST, File, Manifest, Trust
+from safe_ext_build.schedule.objects import MANIFEST, Ages, File, Manifest, Trust
 
 EDGES = [Edge(("a.o",), ("/p/a.cu",)), Edge(("b.o",), ("/p/b.cu",))]
 DEPS = {"a.o": ["/p/a.cu", "/p/common.h"], "b.o": ["/p/b.cu", "/p/common.h", "/usr/include/stdio.h"]}
@@ -64,9 +65,9 @@ class Kept:
         for name in "ab":
             (self.objects / f"{name}.o").write_text("object")
 
-    def establish(self, fingerprint: str = "same", may_touch: bool = False) -> None:
+    def establish(self, fingerprint: str = "same", may_touch: bool = False) -> Ages:
         trust = Trust(str(self.objects), str(self.source), fingerprint, may_touch)
-        trust.establish(self.edges, self.deps)
+        return trust.establish(self.edges, self.deps)
 
     @property
     def left(self) -> list[str]:
@@ -111,16 +112,51 @@ def test_what_is_found_stale_is_gone_even_if_the_build_is_killed_then(kept: Kept
     assert kept.left == ["b.o"]
 
 
-def test_a_copy_made_for_this_build_gets_its_time_stamps_back(kept: Kept) -> None:
+def test_what_has_not_changed_has_its_old_time_while_the_build_runs(kept: Kept) -> None:
     source = kept.source / "a.cu"
     then = source.stat().st_mtime_ns
-    source.touch()
-    assert source.stat().st_mtime_ns != then
-    kept.establish(may_touch=True)
+    kept.establish().give_back()
+    os.utime(source, ns=(1, then + 10**9))
+    ages = kept.establish()
     assert source.stat().st_mtime_ns == then
+    ages.give_back()
+    assert source.stat().st_mtime_ns == then + 10**9, "and then its own again"
+    assert kept.establish().own == {str(source): then + 10**9}
+    assert kept.left == ["a.o", "b.o"]
+
+
+def test_after_a_build_that_was_killed_only_a_copy_gets_old_times(kept: Kept) -> None:
+    """A file of the user's may have been edited, and put back, while its object was made."""
+    source = kept.source / "a.cu"
     source.touch()
+    assert kept.establish().own == {}
+    source.touch()
+    assert str(source) in kept.establish(may_touch=True).own
+
+
+def test_what_is_edited_while_the_build_runs_is_not_known_afterwards(kept: Kept) -> None:
+    source = kept.source / "a.cu"
+    ages = kept.establish()
+    source.write_text("edited, read by a compiler, ")
+    source.write_text("a.cu")
+    ages.give_back()
     kept.establish()
-    assert source.stat().st_mtime_ns != then, "the user's own files are never touched"
+    assert kept.left == ["b.o"]
+
+
+def test_times_that_are_yet_to_come(kept: Kept) -> None:
+    source = kept.source / "a.cu"
+    future = time.time_ns() + 10**15
+    kept.establish().give_back()
+    source.write_text("new")
+    os.utime(source, ns=(future, future))
+    ages = kept.establish()
+    made_at = source.stat().st_mtime_ns
+    assert made_at <= time.time_ns()
+    ages.give_back()
+    assert source.stat().st_mtime_ns == future
+    kept.establish()
+    assert source.stat().st_mtime_ns == made_at
 
 
 def test_modules_of_which_nobody_knows_what_they_were_made_from(tmp_path: Path) -> None:
@@ -129,10 +165,10 @@ def test_modules_of_which_nobody_knows_what_they_were_made_from(tmp_path: Path) 
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
     (tmp_path / "a.c").write_text("one")
-    assert sorted(objects.distrust_modules(str(tmp_path), "same")) == sorted(map(str, modules))
+    assert sorted(objects.distrust_modules(str(tmp_path), "same")[0]) == sorted(map(str, modules))
     modules[0].write_text("")
-    assert objects.distrust_modules(str(tmp_path), "same") == []
-    assert objects.distrust_modules(str(tmp_path), "other") == [str(modules[0])]
+    assert objects.distrust_modules(str(tmp_path), "same")[0] == []
+    assert objects.distrust_modules(str(tmp_path), "other")[0] == [str(modules[0])]
     modules[0].write_text("")
     (tmp_path / "a.h").write_text("new")
-    assert objects.distrust_modules(str(tmp_path), "other") == [str(modules[0])]
+    assert objects.distrust_modules(str(tmp_path), "other")[0] == [str(modules[0])]

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -34,6 +35,16 @@ def built(project: Project) -> Project:
     (project.root / "csrc" / "b.cu").write_text("//! seconds=0.1 needs=common.h\n")
     assert compiled(project) == ALL
     return project
+
+
+def test_what_was_touched_and_what_is_from_the_future(built: Project) -> None:
+    later = [path.stat().st_mtime_ns + 10**15 for path in (built.root / "csrc").iterdir()]
+    for path, time in zip((built.root / "csrc").iterdir(), later, strict=True):
+        os.utime(path, ns=(time, time))
+    assert compiled(built) == 0
+    assert [path.stat().st_mtime_ns for path in (built.root / "csrc").iterdir()] == later, "the user's own times"
+    (built.root / "csrc" / "a.cu").write_text("//! seconds=0.1\n// edited\n")
+    assert compiled(built) == 1
 
 
 def write_back_dated(path: Path, text: str) -> None:
@@ -152,6 +163,23 @@ def test_an_unpacked_sdist_finds_what_another_unpacked_one_has_compiled(project:
     third = unpack("third")
     write_back_dated(third.root / "csrc" / "common.h", "two\n")
     assert compiled(third) == 1
+
+
+@pytest.mark.frontend
+def test_a_clone_finds_what_another_clone_has_compiled(project: Project) -> None:
+    """pip clones into a directory whose name is another one each time."""
+    git = ["git", "-c", "user.name=A", "-c", "user.email=a@example.org", "-C", str(project.root)]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
+        subprocess.run([*git, *words], check=True)
+    source = f"git+file://{project.root}"
+    command = [*project.pip("-v")[:-1], source]
+    texts = []
+    for _ in range(2):
+        with started(project, command) as build:
+            assert build.wait(120) == 0, build.text()
+            texts.append(build.text())
+    assert "compiled 3 objects" in texts[0]
+    assert "ninja: no work to do." in texts[1]
 
 
 HOST = """

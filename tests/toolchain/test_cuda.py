@@ -268,7 +268,7 @@ def test_refused(tmp_path: Path) -> None:
 def test_a_wrapper_that_hangs_is_given_up_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda.run_tool, "__defaults__", (0.3,))
+    monkeypatch.setattr("safe_ext_build.probe.TIMEOUT", 0.3)
     pid_file = tmp_path / "pid"
     hanging = fakes.script(tmp_path / "nvcc", f"sleep 60 & echo $! > {pid_file}; wait")
     started = time.monotonic()

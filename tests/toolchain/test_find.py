@@ -227,3 +227,24 @@ def test_what_there_is(place: Place) -> None:
     environ = place.environ(CONDA_PREFIX=str(place.root / "empty"))
     said = find.what_there_is(place.settings(environ), place.torch, environ)
     assert said == f"{place.root}/empty (CONDA_PREFIX) has no bin/nvcc: not a CUDA toolkit"
+
+
+def test_a_cache_that_cannot_hold_a_toolkit_is_gone_without(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, scratch = place.toolkit("13.0", math=False), tmp_path / "scratch"
+    scratch.mkdir()
+    cache = place.root / "cache"
+    cache.mkdir(exist_ok=True)
+    (cache / "toolkits").write_text("somebody's")
+    monkeypatch.setattr("safe_ext_build.probe.scratch", lambda: str(scratch))
+    taken = place.taken(home)
+    assert taken is not None and taken.home.is_relative_to(scratch / "toolkits")
+    assert (taken.home / "include" / "cusparse.h").exists()
+    assert f"{cache} cannot hold a toolkit (File exists): put together for this build only" in taken.lines
+    (scratch / "toolkits").rename(scratch / "old")
+    (scratch / "toolkits").write_text("")
+    with pytest.raises(
+        ToolkitError, match=r"cannot be completed: .*cache cannot hold a toolkit .*, nor can .*scratch"
+    ):
+        place.taken(home)

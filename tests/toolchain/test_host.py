@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -79,7 +80,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setattr(sysconfig, "get_config_var", {"CC": "gcc -pthread"}.get)
     return Machine(tmp_path)
 
 
@@ -328,3 +330,23 @@ def test_another_compiler_is_another_fingerprint(machine: Machine, change: Seque
     after = fingerprint(None, None, {**environ, name: value})
     machine.gcc(value.split()[-1], "11.4.0")
     assert len({before, after, fingerprint(None, None, {**environ, name: value})}) == 3
+
+
+def test_compilers_that_are_not_on_path_bring_their_tools(machine: Machine) -> None:
+    """gcc calls `as` and `ld` by their names, and setuptools calls `gcc`."""
+    found = machine.gcc("g++", "13.2.0", "usr/bin")
+    machine.gcc("gcc", "13.2.0", "usr/bin")
+    host = machine.fit()
+    assert host.environment == {**chosen(found), "PATH": f"{machine.path}:{found.parent}"}
+    assert host.lines == (
+        f"there is no gcc on PATH; C++ and nvcc's host code are compiled with gcc 13.2.0 ({found})",
+        f"PATH is given {found.parent} as well, for the tools of the compiler",
+    )
+
+
+def test_without_the_c_compiler_that_setuptools_calls(machine: Machine) -> None:
+    cxx, c = machine.clang("clang++-18", "18.1.3"), machine.clang("clang-18", "18.1.3")
+    host = machine.fit()
+    assert host.environment == {**chosen(cxx), "CC": str(c)}
+    assert host.lines[-1] == f"there is no gcc on PATH; C is compiled with {c}"
+    assert "CC" not in machine.fit(CC=str(cxx)).environment

@@ -129,7 +129,7 @@ def test_a_folder_without_a_package_is_no_torch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("script", ["exit 3", "exit 0", "echo hello", "kill -9 $$", "sleep 30"])
 def test_what_does_not_answer_is_none(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "PROBE_TIMEOUT", 0.3)
+    monkeypatch.setattr("safe_ext_build.probe.TIMEOUT", 0.3)
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)

@@ -1,0 +1,42 @@
+"""A wheel is put where it was asked for, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from safe_ext_build.delivery import deliver
+from safe_ext_build.errors import BuildFailed
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    path = tmp_path / "made" / "a-1.whl"
+    path.parent.mkdir()
+    path.write_text("new")
+    return path
+
+
+def test_an_older_one_is_replaced(wheel: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "a-1.whl").write_text("old")
+    assert deliver(wheel, out, "").read_text() == "new"
+    assert [path.name for path in out.iterdir()] == ["a-1.whl"]
+
+
+def test_what_cannot_be_written_leaves_the_older_one(wheel: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / "a-1.whl").mkdir(parents=True)
+    with pytest.raises(BuildFailed, match=r"cannot be written to .*out: Is a directory") as caught:
+        deliver(wheel, out, "Look there.", note=tmp_path / "jobs" / "wheel" / "output")
+    assert caught.value.hint == "Look there."
+    assert [path.name for path in out.iterdir()] == ["a-1.whl"]
+    assert (tmp_path / "jobs" / "wheel" / "output").readlink() == out / f".a-1.whl.{os.getpid()}"
+
+
+def test_a_backend_that_says_what_is_not_true(tmp_path: Path) -> None:
+    with pytest.raises(BuildFailed, match=r"says that it has built a-1.whl, but there is no such file"):
+        deliver(tmp_path / "a-1.whl", tmp_path, "")
