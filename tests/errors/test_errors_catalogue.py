@@ -20,15 +20,15 @@ ROOT = source.PACKAGE.parent
 RELAYS = {"supervise.hook._answer", "supervise.blame.compile_failure", "verify.judge._symbol_error"}
 # What only those know who have read our code.
 OURS = re.compile(
-    r"\b(hooks?|builder|supervisor|shims?|broker|subreaper|pidfd|dataclass|exception|traceback|call stack|parser|AST|"
-    r"stdlib|teardown|lease|verdict|mangled|enum|boundary|workspaces?(?!\.dir))\b",
+    r"\b(hooks?|builder|supervisor|shims?|broker|subreaper|pidfd|dataclass|exception|traceback|call stack|parser|"
+    r"AST|stdlib|teardown|lease|verdict|mangled|enum|boundary|workspaces?(?!\.dir))\b",
     re.IGNORECASE,
 )
 # A remedy tells somebody to do something.
 TELLS = re.compile(
     r"\b(Write|Set|Unset|Install|Name|Correct|Rename|Look|Add|Choose|Run|Make|Move|Delete|Free|Remove|Build|Give|Use|"
-    r"Start|Compile|Read|Do|Let|Tell|Mend|Pass|Take|Compare|Copy|Fetch|Download|Try|Leave out|Send|Watch|Raise|Change)\b"
-    r"|\bsend the output\b|: `apt install|For (a|SIGKILL)|If that was"
+    r"Start|Compile|Read|Do|Let|Tell|Mend|Pass|Take|Compare|Copy|Fetch|Download|Try|Leave out|Send|Watch|"
+    r"Raise|Change)\b|\bsend the output\b|: `apt install|For (a|SIGKILL)|If that was"
 )
 
 
