@@ -190,6 +190,20 @@ def test_what_is_no_terminal_any_more_is_not_written_to(tmp_path: Path) -> None:
     assert terminal.choose("auto", environ, tmp_path).terminal == -1
 
 
+def test_a_terminal_without_a_size_is_a_log(tmp_path: Path) -> None:
+    reader, writer = os.openpty()
+    environ = {"TERM": "xterm", terminal.VARIABLE: f"/proc/self/fd/{writer}:{os.getpid()}:{tmp_path}/drawn"}
+    try:
+        assert terminal.choose("auto", environ, tmp_path).terminal == -1
+        fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("4H", 10, 80, 0, 0))
+        show = terminal.choose("auto", environ, tmp_path)
+        assert os.isatty(show.terminal)
+        os.close(show.terminal)
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
 def test_half_a_sequence_is_completed_before_anything_else() -> None:
     """The terminal was stopped (^S) in the middle of one; what it takes then makes sense."""
     reader, writer = os.openpty()
