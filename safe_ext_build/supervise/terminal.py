@@ -202,7 +202,8 @@ def _open(place: str) -> int:
         descriptor = os.open(place, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC) if place else -1
     except OSError:
         return -1  # no controlling terminal; or, after su, another user's
-    if descriptor >= 0 and not os.isatty(descriptor):  # who lent it is gone, and its number another's
+    # Who lent it may be gone, and its number another file's; and one that has no size is somebody's log.
+    if descriptor >= 0 and not all(size(descriptor)):
         os.close(descriptor)
         return -1
     return descriptor
