@@ -4,6 +4,7 @@ Layout of ROOT/ID/:
     request.json    what the hook process asks for       result.json   what the builder answers
     tmp/            TMPDIR of the builder                jobs/N/       TMPDIR of compile N, and two symbolic
     bin/            shims (or `shims` -> elsewhere)                    links to what it writes outside
+    names/          links to directories of names (see launcher.names)
 Standard library only: the supervisor imports this.
 """
 
@@ -20,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import SupervisionError
+from ..launcher import names
 from ..schedule.ninjafile import can_name
 from .processes import end_all, marked
 
@@ -63,6 +65,8 @@ def remove_tree(path: Path) -> None:
     for link in path.glob("jobs/*/*"):
         if link.is_symlink() and link.name in ("output", "depfile"):
             Path(os.readlink(link)).unlink(missing_ok=True)
+    for folder in names.kept(str(path)):
+        names.remove(folder)
     if (path / "shims").is_symlink():
         shutil.rmtree(os.readlink(path / "shims"), ignore_errors=True)
     # Two guards may remove at once, and a file that one has taken makes the other's rmtree skip a directory.
