@@ -43,7 +43,12 @@ class Prepared:
 
 
 def prepare(
-    launcher: Launcher, place: Workspace, ground: Ground, torch: Torch | None, cuda: Cuda | None, environ: Mapping[str, str]
+    launcher: Launcher,
+    place: Workspace,
+    ground: Ground,
+    torch: Torch | None,
+    cuda: Cuda | None,
+    environ: Mapping[str, str],
 ) -> Prepared:
     """Set up what was chosen. torch's own helper never puts a cache before a compiler: that would stand in
     build.ninja, and to turn it on or off would compile everything again."""
@@ -66,7 +71,11 @@ def prepare(
         front=_front(place, toolkit, places) if toolkit and SCCACHE in tools else "",
         server=launcher.server or str(place.shims / _SOCKET),
         ours=not launcher.server,
-        bases=[f"{path}/" for path in dict.fromkeys(map(str, (ground.source, ground.store, place.path))) if path != "None"],
+        bases=[
+            f"{path}/"
+            for path in dict.fromkeys(map(str, (ground.source, ground.store, place.path)))
+            if path != "None"
+        ],
         log=str(place.path / "sccache.log"),
     )
     variables |= _for_tools(chosen, launching, environ)
@@ -140,8 +149,9 @@ def _digests(
     for kind, text in contents.items():
         path = place.path / f"{kind}-compiler"
         path.write_text(text)
-        files[kind] = str(path)
-    return {"digests": files, "busters": {kind: text.replace("\n", " ") for kind, text in contents.items()}}
+        files[kind] = ":".join(filter(None, [environ.get("CCACHE_EXTRAFILES"), str(path)]))
+    own = environ.get("SCCACHE_C_CUSTOM_CACHE_BUSTER", "")
+    return {"digests": files, "busters": {kind: " ".join([own, *text.split()]) for kind, text in contents.items()}}
 
 
 def _front(place: Workspace, toolkit: str, places: Mapping[str, str]) -> str:

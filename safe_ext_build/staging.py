@@ -146,7 +146,9 @@ def _conclude(
         ui.say(line)
     if account:
         account.settle(place.id, seen, outcome, error)
-    history.record((one.entry, Curve(one.alone, one.curve)) for one in seen if one.outcome == "compiled" and one.curve)
+    history.record(
+        (one.entry, Curve(one.alone, one.curve)) for one in seen if one.outcome == "compiled" and one.curve
+    )
 
 
 def _pin(scene: Scene) -> str:
@@ -239,9 +241,7 @@ def _tree(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.Tr
     )
 
 
-def _prepare_cache(
-    scene: Scene, place: Workspace, ground: Path, environ: Mapping[str, str]
-) -> caching.Prepared:
+def _prepare_cache(scene: Scene, place: Workspace, ground: Path, environ: Mapping[str, str]) -> caching.Prepared:
     """The compiler cache that was chosen, made ready; without a choice there is none."""
     launcher = scene.plan.launcher
     if launcher is None:

@@ -97,17 +97,17 @@ def call(compile: Compile, launching: Launching, tool: str, own: str, *, named: 
     if named:
         places = {**launching.places, compile.cwd: names.HERE}
         arguments, used = names.mapped(arguments, compile.source, places)
-    if named and compile.cuda and launching.toolkit and os.path.dirname(os.path.dirname(compiler)) == launching.toolkit:
-        used = {**used, places[launching.toolkit]: launching.toolkit}
-        short = f"{names.link(places[launching.toolkit])}/bin/{os.path.basename(compiler)}"
-        compiler = launching.front if tool == SCCACHE and launching.front else short
-    program = launching.program(tool, own)
-    return Called((program, compiler, *arguments), prepend, append, used, {k: v for k, v in variables.items() if v})
+    if named and compile.cuda and launching.toolkit and compiler == f"{launching.toolkit}/bin/nvcc":
+        name = places[launching.toolkit]
+        used = {**used, name: launching.toolkit}
+        compiler = launching.front if tool == SCCACHE else f"{names.link(name)}/bin/nvcc"
+    words = (launching.program(tool, own), compiler, *arguments)
+    return Called(words, prepend, append, used, {name: value for name, value in variables.items() if value})
 
 
 def _for_ccache(arguments: list[str], compile: Compile, digest: str) -> tuple[list[str], dict[str, str]]:
-    """ccache looks at what `nvcc -E` prints, which is the device's side only: an edit of what is for the host, such
-    as the size of a launch, would hit the object from before. In depend mode it looks at the files themselves."""
+    """ccache looks at what `nvcc -E` prints, which is the device's side only: an edit of what is for the host,
+    such as the size of a launch, would hit the object from before. In depend mode it looks at the files."""
     variables = {"CCACHE_STATSLOG": f"{compile.directory}/{VERDICT}", "CCACHE_EXTRAFILES": digest}
     if not compile.cuda:
         return arguments, variables

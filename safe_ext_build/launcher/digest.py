@@ -32,7 +32,11 @@ def of_compiler(program: str, environ: Mapping[str, str], memory: Memory) -> str
     found = shutil.which(program, path=environ.get("PATH"))
     if found is None:
         return ""
-    parts = [Path(path) for path in (shutil.which(_part(found, name), path=environ.get("PATH")) for name in _PARTS) if path]
+    parts = [
+        Path(path)
+        for path in (shutil.which(_part(found, name), path=environ.get("PATH")) for name in _PARTS)
+        if path
+    ]
     return _together(memory.digest(path) for path in (Path(found), *parts))
 
 

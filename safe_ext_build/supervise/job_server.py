@@ -150,7 +150,9 @@ class JobServer:
 
     def _waits_for_cache(self) -> bool:
         """Whether a compile waits for the server to begin: a client that finds none would start one itself."""
-        if self.cache.state == "none" and any(self.broker.tool_of(job) == SCCACHE for job in self.broker.waiting()):
+        if self.cache.state == "none" and any(
+            self.broker.tool_of(job) == SCCACHE for job in self.broker.waiting()
+        ):
             self.cache.need()
             self._heed_cache()
         return self.cache.state == "starting"

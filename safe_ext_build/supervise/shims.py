@@ -59,7 +59,9 @@ def write_front(workspace: Workspace, short: str, real: str, pairs: list[str]) -
     """What sccache is to take for nvcc: see launcher.dryrun, whose arguments these are."""
     path = workspace.shims / "front" / "bin" / "nvcc"
     path.parent.mkdir(parents=True)
-    command = python_command("safe_ext_build.launcher.dryrun", short, real, str(len(pairs) // 2), *pairs, isolated=True)
+    command = python_command(
+        "safe_ext_build.launcher.dryrun", short, real, str(len(pairs) // 2), *pairs, isolated=True
+    )
     _script(path, command)
     return path
 
