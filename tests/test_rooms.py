@@ -134,7 +134,9 @@ def test_bare_modules_import_the_standard_library_only(path: Path) -> None:
         if there is None:
             assert name.partition(".")[0] in sys.stdlib_module_names, f"{dotted(path)} imports {name}"
         else:
-            assert room(there) in {*BARE, "", "launcher", "schedule", "supervise"}, f"{dotted(path)} imports {there}"
+            assert room(there) in {*BARE, "", "launcher", "schedule", "supervise"}, (
+                f"{dotted(path)} imports {there}"
+            )
 
 
 def test_bare_modules_exist() -> None:

@@ -1,5 +1,5 @@
-"""With a build's own sccache server, which compiles outside of the Js: nothing survives, what its compilers hold is
-their jobs', and without it the build goes on."""
+"""With a build's own sccache server, which compiles outside of the Js: nothing survives, what its compilers hold
+is their jobs', and without it the build goes on."""
 
 from __future__ import annotations
 
@@ -8,50 +8,29 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
+from cached_standin import slow_compiler, sources, variables
 from kill_harness import PROMISE, Build, Bystanders, Project, make_project, number_of, started
 
 pytestmark = pytest.mark.frontend
 
-SCCACHE = Path(sys.executable).with_name("sccache")
-# A g++ that takes time and memory over a source that says so, and only to compile it.
-COMPILER = """#!/bin/sh
-case " $* " in *" -E "*|*" -M "*) exec g++ "$@";; esac
-for word; do case $word in *.cu)
-  plan=$(sed -n 's#^//! ##p' "$word")
-  [ -z "$plan" ] || {python} -c "import time; held = b'x' * ($plan)[1]; time.sleep(($plan)[0])";; esac
-done
-exec g++ "$@"
-"""
 SLOW, QUICK = "60, 0", "0, 0"
 
 
 @pytest.fixture
 def cached(tmp_path: Path) -> Project:
-    compiler = tmp_path / "bin" / "g++"
-    compiler.parent.mkdir()
-    compiler.write_text(COMPILER.replace("{python}", sys.executable))
-    compiler.chmod(0o755)
-    return make_project(tmp_path, compiler, **_variables(tmp_path))
+    return project_in(tmp_path, tmp_path / "sccache")
 
 
-def _variables(place: Path) -> dict[str, str]:
-    return {
-        "STANDIN_DEPENDENCIES": "-MMD -MF",
-        "STANDIN_FLAGS": "-x c++",
-        "SCCACHE_DIR": str(place / "sccache"),
-        "SAFE_EXT_BUILD_LAUNCHER": "sccache",
-        "PATH": os.pathsep.join([str(SCCACHE.parent), os.environ["PATH"]]),
-    }
+def project_in(place: Path, cache: Path) -> Project:
+    return make_project(place, slow_compiler(place / "bin"), **variables(cache))
 
 
 def write(project: Project, plans: dict[str, str]) -> None:
-    """`plans`: name -> seconds and bytes of its compile. No two sources are the same to a cache."""
-    project.write_sources({name: f"{plan}\nint f{name}() {{ return 1; }}" for name, plan in plans.items()})
+    project.write_sources(sources(plans))
 
 
 def server_of(build: Build) -> psutil.Process:
@@ -96,8 +75,8 @@ def run_hook(project: Project) -> str:
     ("victim", "name"),
     [
         ("frontend", "KILL"),
-        ("hook", "KILL"),
-        ("hook", "INT"),
+        ("group", "INT"),
+        ("group", "KILL"),
         ("seb-super", "KILL"),
         ("seb-job", "KILL"),
         ("ninja", "KILL"),
@@ -108,10 +87,11 @@ def test_whatever_is_hit_the_server_and_its_compilers_go(
     cached: Project, bystanders: Bystanders, victim: str, name: str
 ) -> None:
     write(cached, {"0_first": QUICK, "1_slow_a": SLOW, "1_slow_b": SLOW})
-    with started(cached, cached.uv()) as build:
+    frontend = "frontend" in victim
+    with started(cached, cached.uv() if frontend else cached.hook()) as build:
         wait_for_compilers(build)
         build.hit(victim, number_of(name))
-        seconds = build.seconds_to_clear(frontend=build.hit_frontend)
+        seconds = build.seconds_to_clear()
         assert seconds <= PROMISE, f"{seconds:.1f} s; still there: {build.names()}\n{build.text()}"
         build.wait()
         assert build.leftovers() == []
@@ -129,7 +109,7 @@ def test_without_its_server_a_build_goes_on_and_says_so(cached: Project) -> None
         assert build.seconds_to_clear() <= PROMISE
         text = build.text()
         assert build.leftovers() == []
-    lost = "the sccache server of this build is lost: it ended with signal 9; what is left is compiled without a cache"
+    lost = "server of this build is lost: it ended with signal 9; what is left is compiled without a cache"
     assert text.count(lost) == 1, text
     assert "compiled 4 objects" in text
 
@@ -138,7 +118,10 @@ def test_a_compiler_of_the_server_that_is_killed_from_outside_ends_the_build(cac
     write(cached, {"a": SLOW, "b": SLOW})
     with started(cached, cached.hook()) as build:
         wait_for_compilers(build)
-        build.hit("g++", signal.SIGKILL)
+        build.mark("")
+        compiler = build.named("g++")[0]
+        for process in [compiler, *compiler.children(recursive=True)]:  # the server waits for whoever has its pipe
+            process.kill()
         assert build.seconds_to_clear() <= PROMISE
         build.wait()
         text = build.text()
@@ -166,20 +149,12 @@ def runs(project: Project) -> dict[str, dict[str, object]]:
 
 
 def test_two_builds_at_once_share_a_cache(tmp_path: Path) -> None:
-    projects = []
-    for name in ("one", "two"):
-        place = tmp_path / name
-        compiler = place / "bin" / "g++"
-        compiler.parent.mkdir(parents=True)
-        compiler.write_text(COMPILER.replace("{python}", sys.executable))
-        compiler.chmod(0o755)
-        variables = {**_variables(place), "SCCACHE_DIR": str(tmp_path / "shared")}
-        project = make_project(place, compiler, **variables)
+    projects = [project_in(tmp_path / name, tmp_path / "shared") for name in ("one", "two")]
+    for project in projects:
         write(project, {str(number): "0.2, 0" for number in range(6)})
-        projects.append(project)
     with started(projects[0], projects[0].hook()) as first, started(projects[1], projects[1].hook()) as second:
-        first.wait_for("sccache")
-        second.wait_for("sccache")
+        for build in (first, second):
+            wait_for_compilers(build, 1)
         assert server_of(first).pid != server_of(second).pid
         for build in (first, second):
             assert build.wait() == 0, build.text()
