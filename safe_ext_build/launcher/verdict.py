@@ -10,37 +10,22 @@ from typing import Literal
 
 Result = Literal["", "hit", "miss", "uncacheable"]
 
-# What ccache counts (src/ccache/core/statistics.cpp), in the order in which it tells.
+# What ccache counts (src/ccache/core/statistics.cpp): what it has looked up, and else the reason why it has not.
 _CCACHE_HITS = {"direct_cache_hit", "preprocessed_cache_hit"}
+_CCACHE_LOOKED_UP = re.compile(r".*_(hit|miss|write|error|timeout)|cache_.*|files_in_cache|cleanups_performed")
 _CCACHE_REASONS = {
-    "autoconf_test": "it looks like a test of configure",
-    "bad_compiler_arguments": "ccache does not understand the command line",
-    "bad_input_file": "the source cannot be read",
-    "bad_output_file": "the output cannot be written",
-    "compiler_check_failed": "its check of the compiler failed",
-    "compiler_produced_empty_output": "the compiler wrote an empty object",
-    "compiler_produced_no_output": "the compiler wrote no object",
-    "could_not_find_compiler": "ccache does not find the compiler",
-    "could_not_use_modules": "it uses C++ modules",
-    "could_not_use_precompiled_header": "it uses a precompiled header",
     "disabled": "ccache is disabled",
-    "error_hashing_extra_file": "a file to hash cannot be read",
-    "internal_error": "ccache failed inside",
-    "modified_input_file": "a source was modified meanwhile",
-    "multiple_source_files": "several sources in one command",
-    "output_to_stdout": "the object goes to standard output",
-    "recache": "CCACHE_RECACHE is set",
     "unsupported_code_directive": "the source includes a binary file (.incbin, #embed)",
-    "unsupported_compiler_option": "ccache does not support one of its options",
-    "unsupported_environment_variable": "ccache does not support a variable of its environment",
-    "unsupported_source_encoding": "the source is not in UTF-8",
+    "recache": "CCACHE_RECACHE is set",
 }
 _SCCACHE_REASONS = {
     "multiple input files": "several sources in one command",
     "no input file": "no source in the command",
     "no output file": "no object in the command",
 }
-_RESULT = re.compile(r"\[([^\]]+)\]: compile result: (cache hit|cache miss|not cacheable|not cached|cache error)")
+# Of nvcc's own run, which it never stores, it says "miss"; then of its last step, which has the same output.
+_LOOKED_UP = re.compile(r"\[([^\]]+)\]: Cache (hit in|miss in|none in|read error|timed out)")
+_RESULTS: dict[str, Result] = {"hit in": "hit", "none in": "uncacheable"}
 _CANNOT = re.compile(r"parse_arguments: CannotCache\((.*?)\): \[")
 
 
@@ -57,9 +42,9 @@ def from_ccache(text: str) -> Verdict:
     counted = {line for line in text.splitlines() if line and not line.startswith("#")}
     if counted & _CCACHE_HITS:
         return Verdict("hit")
-    for counter, why in _CCACHE_REASONS.items():
-        if counter in counted:
-            return Verdict("uncacheable", why)
+    for counter in sorted(counted):
+        if counter in ("internal_error", "preprocessor_error") or not _CCACHE_LOOKED_UP.fullmatch(counter):
+            return Verdict("uncacheable", _CCACHE_REASONS.get(counter, counter.replace("_", " ")))
     return Verdict("miss") if "cache_miss" in counted else Verdict()
 
 
@@ -99,23 +84,12 @@ class ServerLog:
             self._take(line)
 
     def _take(self, line: str) -> None:
-        if found := _RESULT.search(line):
-            result = _of_sccache(found[2])
-            # nvcc's own run is never cached, the last of its steps is: what was said first counts.
-            if result.result and (result.result != "uncacheable" or found[1] not in self._found):
-                self._found[found[1]] = result
+        if found := _LOOKED_UP.search(line):
+            result = _RESULTS.get(found[2], "miss")
+            self._found[found[1]] = Verdict(result, "sccache was told not to" if result == "uncacheable" else "")
         elif cannot := _CANNOT.search(line):
             reason, _, more = cannot[1].partition(", ")
             why = _SCCACHE_REASONS.get(reason, reason if not more else f"{reason}: {more}")
             for word in re.findall(r'"((?:[^"\\]|\\.)*)"', line[cannot.end() :]):
                 if ".seb-" in word:
                     self._found[os.path.basename(word)] = Verdict("uncacheable", why)
-
-
-def _of_sccache(words: str) -> Verdict:
-    if words == "cache hit":
-        return Verdict("hit")
-    if words == "cache miss":
-        return Verdict("miss")
-    reason = {"cache error": "sccache failed inside", "not cached": "sccache was told not to cache it"}
-    return Verdict("uncacheable", reason.get(words, "sccache does not cache what this compiler makes"))

@@ -46,7 +46,8 @@ class Job:
     `call`: what it runs, made to fit. `samples`: (CPU seconds, bytes) of the run that is on. `company`:
     whether another compile ran beside it. `doomed`: we have killed its compiler, for memory. `torch_header`:
     whether it includes torch/extension.h, where that is known. `own_launcher`: what stood before its compiler,
-    `launcher`: the tool that it runs through, `output`: the name that this run writes to.
+    `launcher`: the tool that it runs through, `output`: the name that this run writes to, `served`: CPU seconds
+    that the cache's server was seen to spend on it.
     """
 
     id: int
@@ -72,6 +73,7 @@ class Job:
     own_launcher: str = ""
     launcher: str = ""
     output: str = ""
+    served: float = 0.0
     samples: list[tuple[float, int]] = field(default_factory=list)
 
     @property
@@ -258,14 +260,14 @@ class Broker:
     def _done(self, job: Job, status: int, peak: int, cpu: float, said: str, now: float, sight: Sight) -> None:
         job.peak = max(job.peak, peak)
         job.exit_code = _exit_code(status)
-        spent = _progress(cpu, now - job.started)
+        spent = _progress(max(cpu, job.served), now - job.started)
         if job.launcher == SCCACHE:  # its server runs the compilers: J has seen its client only
             spent = max([spent, *(progress for progress, _ in job.samples)])
         curve = self._curve(job, spent, peak)
         said_of = self._verdict(job) if status == 0 else Verdict()
         short = sight.low or sight.oom_kills > job.oom_kills
         outcome: outcomes.Outcome = "memory" if job.doomed and status else outcomes.classify(status, said, short)
-        self._record(job, outcome, max(cpu, spent) if job.launcher == SCCACHE else cpu, curve, now, said_of)
+        self._record(job, outcome, max(cpu, job.served), curve, now, said_of)
         self.frozen.discard(job.id)
         if outcome == "compiled":
             self.compiled += 1
@@ -368,6 +370,7 @@ class Broker:
                 held, spent = usage[job.id]
                 progress[job.id] = _progress(spent, now - job.started)
                 job.peak = max(job.peak, held)
+                job.served = max(job.served, spent) if job.launcher == SCCACHE else 0.0
                 job.samples.append((progress[job.id], held))
         self.scheduler.observed({job: held for job, (held, _) in usage.items()}, now, progress)
 
@@ -408,7 +411,7 @@ class Broker:
         for other in beside:
             other.company = True
         job.state, job.started, job.oom_kills = "running", now, sight.oom_kills
-        job.threads, job.samples, job.doomed = threads, [], False
+        job.threads, job.samples, job.doomed, job.served = threads, [], False, 0.0
         paths = [_absolute(job.cwd, path) for path in (temporary, final, job.parsed.depfile)]
         if job.launcher:
             variables = "\n".join(f"{name}={value}" for name, value in called.variables.items())

@@ -93,7 +93,7 @@ class CacheServer:
             "SCCACHE_SERVER_UDS": launching.server,
             "SCCACHE_BASEDIRS": ":".join(filter(None, [self.environ.get("SCCACHE_BASEDIRS"), *launching.bases])),
             "SCCACHE_ERROR_LOG": launching.log,
-            "SCCACHE_LOG": "warn,sccache::server=debug",
+            "SCCACHE_LOG": "warn,sccache::server=debug,sccache::compiler::compiler=debug",
             "TMPDIR": self.temporary,
         }
         program = launching.program("sccache", "")

@@ -15,7 +15,7 @@ def test_one_of_two_is_stopped_and_run_again(tmp_path: Path, limited: Maker) -> 
     cgroup = limited(4096)
     settings = {"MAX_JOBS": "2", **variables(tmp_path / "cache")}
     build = StandinBuild(tmp_path / "one", slow_compiler(tmp_path / "bin"), settings)
-    build.write_sources(sources(dict.fromkeys(("left", "right"), f"3, {1900 << 20}")))
+    build.write_sources(sources(dict.fromkeys(("left", "right"), f"1.5, {1900 << 20}")))
     text = build.finish(build.start(cgroup))
     assert cgroup.oom_kills == 0, text
     assert "1 stopped for memory and run again; cache: 0 hits, 2 misses" in text.replace(")", ""), text

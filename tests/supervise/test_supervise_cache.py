@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -35,7 +36,7 @@ def write(project: Project, plans: dict[str, str]) -> None:
 
 def server_of(build: Build) -> psutil.Process:
     """The sccache that is a child of the supervisor; the others are its clients."""
-    (found,) = [one for one in build.named("sccache") if one.parent().name() == "seb-super"]
+    (found,) = [one for one in build.named("sccache") if _parent(one) == "seb-super"]
     return found
 
 
@@ -141,7 +142,7 @@ def test_what_the_servers_compilers_hold_is_their_jobs(cached: Project) -> None:
     assert second["large"]["curve"] == [] and second["large"]["saved"] > 1
 
 
-def runs(project: Project) -> dict[str, dict[str, object]]:
+def runs(project: Project) -> dict[str, dict[str, Any]]:
     """The runs of the last build, by the stem of their source."""
     newest = max((project.scratch / "cache" / "safe-ext-build" / "reports").glob("*.json*"), key=os.path.getmtime)
     record = json.loads(newest.read_text())
