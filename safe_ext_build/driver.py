@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from . import advice, plan, store, ui
 from .errors import BuildFailed, CompileFailed, HookMissing, PlaceError, SafeExtBuildError, ToolkitError
 from .here import here
+from .launcher import tools
+from .launcher.tools import Launcher
 from .machine import read_machine
 from .plan import BuildPlan
 from .settings import Settings
@@ -173,7 +175,8 @@ def decide(task: Task, settings: Settings, parent: int, cache: Path | None) -> D
             host, no_host = _find_host(torch, cuda)
         except ToolkitError as error:
             unfit = error
-    planned = plan.make(settings, cuda, _torch_line(torch), read_machine(), host)
+    launcher = _find_launcher(settings) if task.compiles else None
+    planned = plan.make(settings, cuda, _torch_line(torch), read_machine(), host, launcher)
     warnings, obstacle = _concerns(settings, torch, cuda) if task.compiles else ([], None)
     return Decisions(
         torch=torch,
@@ -184,6 +187,10 @@ def decide(task: Task, settings: Settings, parent: int, cache: Path | None) -> D
         no_host=no_host,
         obstacle=unfit or obstacle,
     )
+
+
+def _find_launcher(settings: Settings) -> Launcher | None:
+    return tools.choose(settings.launcher, settings.source("launcher"), os.environ) if _is_linux() else None
 
 
 def _concerns(

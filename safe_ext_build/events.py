@@ -17,7 +17,10 @@ class Event:
     - `job`: one run of its compiler has ended. `seconds` on the clock, `cpu` in CPU seconds, `peak` and
       `curve` in bytes: what it held at most, and over its life. `entry` is its name in the history, `alone` the
       seconds that it would have taken alone on its CPUs, `archs` how many GPU architectures it was compiled for
-      and `targets` which, `torch_header` whether it includes torch/extension.h (None: not known).
+      and `targets` which, `torch_header` whether it includes torch/extension.h (None: not known). `cache`: what a
+      compiler cache said of it (`hit`, `miss`, `uncacheable`; '' without one), `cache_why` it cannot be cached,
+      `saved`: seconds that a hit has saved, as far as earlier builds tell,
+      `again`: an earlier build has compiled the same.
     - `memory`: `held` by all running compiles, `available` in the domain that binds, whose size is `total`,
       and `budget`, what our compiles may hold of it; in bytes. Compiles `running` and `waiting`, and `why` the
       first of these waits.
@@ -41,6 +44,10 @@ class Event:
     targets: str = ""
     torch_header: bool | None = None
     why: str = ""
+    cache: str = ""
+    cache_why: str = ""
+    saved: float = 0.0
+    again: bool = False
     held: int = 0
     available: int = 0
     budget: int = 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .machine import Machine, reserve
 
 if TYPE_CHECKING:
+    from .launcher.tools import Launcher
     from .settings import Settings
     from .toolchain.find import Cuda
     from .toolchain.host import Host
@@ -28,7 +29,8 @@ class BuildPlan:
 
     `jobs`: the planned number of compiles at a time, which the project's own scripts get to see as MAX_JOBS.
     `most_jobs` and `cpus`: what the scheduler may go up to. `guard`: it minds memory too. `free_threads`:
-    nobody has said how many threads nvcc is to use. `environment`: what the builder gets to see.
+    nobody has said how many threads nvcc is to use. `environment`: what the builder gets to see. `launcher`: the
+    compiler cache that was looked for.
     """
 
     jobs: int
@@ -38,6 +40,7 @@ class BuildPlan:
     free_threads: bool
     environment: Mapping[str, str]
     lines: tuple[str, ...] = field(default=())
+    launcher: Launcher | None = None
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,12 @@ class Cap:
 
 
 def make(
-    settings: Settings, cuda: Cuda | None, torch_line: str, machine: Machine, host: Host | None = None
+    settings: Settings,
+    cuda: Cuda | None,
+    torch_line: str,
+    machine: Machine,
+    host: Host | None = None,
+    launcher: Launcher | None = None,
 ) -> BuildPlan:
     """Decide. An explicit `jobs.max` (or MAX_JOBS) wins over what memory and CPUs suggest, with a line."""
     threads = settings.jobs.nvcc_threads or 1
@@ -66,6 +74,7 @@ def make(
     most = settings.jobs.max or min(cap.jobs for cap in caps if not cap.is_memory)
     lines = [line for line in (torch_line, *(cuda.lines if cuda else ()), *(host.lines if host else ())) if line]
     lines.append(_jobs_line(settings, caps, most))
+    lines += launcher.lines if launcher else ()
     return BuildPlan(
         jobs=jobs,
         most_jobs=most,
@@ -74,6 +83,7 @@ def make(
         free_threads=settings.jobs.nvcc_threads is None,
         environment=environment,
         lines=tuple(lines),
+        launcher=launcher,
     )
 
 

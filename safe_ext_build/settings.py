@@ -303,6 +303,12 @@ class Settings:
     torch is no CUDA build or there is no CUDA compiler, and fails where its wheel has no device code or lacks a
     module that the setup script declares."""
 
+    launcher: Literal["auto", "none", "ccache", "sccache"] = "auto"
+    """The compiler cache that compiles go through. `auto`: the one that is installed and that you have configured
+    or used (a variable of its own in the environment, its configuration file, a cache that it has filled); of two,
+    ccache; and one that CC or CMake puts before a compiler. `none`: no cache, not even such a one.
+    `TORCH_NO_COMPILER_WRAPPER` in the environment means the same as `none` where this is not set."""
+
     check: Flag = True
     """Whether the extension modules of a finished build are read and loaded, with the torch that they were built
     against. A module with undefined symbols fails the build. It takes some seconds, and the memory of one

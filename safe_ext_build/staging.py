@@ -8,15 +8,16 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import checking, events, preflight, stamp, store, ui
+from . import caching, checking, events, preflight, stamp, store, ui
 from .delivery import deliver
 from .errors import PlaceError
 from .here import here
+from .launcher.call import Launching
 from .machine import read_machine
 from .machine.neighbours import neighbours_root
 from .plan import BuildPlan
@@ -173,7 +174,9 @@ def _conclude(
         ui.say(line)
     if account:
         account.settle(place.id, seen, outcome, error)
-    history.record((one.entry, Curve(one.alone, one.curve)) for one in seen if one.outcome == "compiled")
+    history.record(
+        (one.entry, Curve(one.alone, one.curve)) for one in seen if one.outcome == "compiled" and one.curve
+    )
 
 
 def _stamp(scene: Scene) -> Stamp:
@@ -262,14 +265,28 @@ def _tree(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.Tr
         SHIMS_VARIABLE: str(place.shims),
         ID_VARIABLE: place.id,
     }
+    prepared = _prepare_cache(scene, place, ground, environ)
+    environ |= prepared.variables
     found = neighbours_root(os.environ)
     return hook.Tree(
         environ=environ,
         limits=asdict(Limits(scene.plan.most_jobs, scene.plan.cpus, scene.plan.guard)),
-        compiles=asdict(_naming(scene, project, real, ground)),
+        compiles=asdict(replace(_naming(scene, project, real, ground), launching=prepared.launching)),
         neighbours=str(found or ""),
         progress=scene.settings.progress,
     )
+
+
+def _prepare_cache(scene: Scene, place: Workspace, ground: Path, environ: Mapping[str, str]) -> caching.Prepared:
+    """The compiler cache that was chosen, made ready; without a choice there is none."""
+    launcher = scene.plan.launcher
+    if launcher is None:
+        return caching.Prepared(Launching(), {})
+    cache = workspace.cache_root(dict(os.environ))
+    kept = json.loads((place.path / "ninja.json").read_text())["store"]
+    home = Path(environ["CUDA_HOME"]) if scene.cuda else None
+    where = caching.Ground(ground, Path(kept) if kept else None, home, cache)
+    return caching.prepare(launcher, place, where, scene.torch, scene.cuda, environ)
 
 
 def _stage(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.Build:

@@ -14,6 +14,7 @@ from typing import Literal
 
 from .. import __version__, advice, plan, preflight, probe, settings, staging
 from ..errors import PlaceError, SafeExtBuildError, SettingsError, ToolkitError
+from ..launcher import tools
 from ..machine import MemoryLimit, read_machine, reserve
 from ..machine.neighbours import Neighbours, domains, neighbours_root
 from ..report.words import count, duration, size
@@ -66,6 +67,7 @@ def look(environ: Mapping[str, str], project: Path) -> Checkup:
         "supervision": lambda: supervision(chosen.workspace.dir),
         "space": lambda: space(chosen, project),
         "builds": lambda: neighbours(environ),
+        "compiler cache": lambda: compiler_cache(chosen, environ),
         "cache": lambda: caches(workspace.cache_root(dict(environ), make=False)),
     }
     with ThreadPoolExecutor(len(topics)) as pool:
@@ -340,6 +342,16 @@ def neighbours(environ: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding("builds", text, values={"project": one.project, "pid": one.pid, "build": one.build})
     if not running:
         yield Finding("builds", "no build is running")
+
+
+def compiler_cache(chosen: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """What compiles go through, and what else is installed. Raises SafeExtBuildError."""
+    found = tools.choose(chosen.launcher, chosen.source("launcher"), environ)
+    for line in found.lines or ("neither ccache nor sccache is installed",):
+        yield Finding("compiler cache", line)
+    for tool in found.tools:
+        if tool != found.tool:
+            yield Finding("compiler cache", f"{tool.name} {tool.version} in {tool.path} is not used")
 
 
 def caches(root: Path) -> Iterator[Finding]:

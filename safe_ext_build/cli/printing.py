@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import ui
 from ..errors import SafeExtBuildError
+from ..launcher.redact import redact
 from ..report.words import without_home
 
 _STYLES = {"red": "\x1b[31m", "yellow": "\x1b[33m", "green": "\x1b[32m", "bold": "\x1b[1m"}
@@ -59,9 +60,11 @@ def folded(text: str, indent: str = "") -> str:
 
 
 def shareable(value: Any) -> Any:
-    """A document or a text with `~` for the home directory: to be pasted where others read it."""
+    """A document or a text with `~` for the home directory, and without what opens a shared cache: to be pasted
+    where others read it."""
     if isinstance(value, str):
-        return without_home(value, os.path.expanduser("~"))  # noqa: PTH111 - where there is none, Path raises
+        home = os.path.expanduser("~")  # noqa: PTH111 - where there is none, Path raises
+        return without_home(redact(value, os.environ), home)
     if isinstance(value, dict):
         return {key: shareable(item) for key, item in value.items()}
     return [shareable(item) for item in value] if isinstance(value, list | tuple) else value

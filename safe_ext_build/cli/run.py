@@ -16,6 +16,7 @@ from pathlib import Path
 from .. import plan, preflight, settings, staging, store, ui
 from ..errors import SafeExtBuildError, ToolkitError
 from ..here import here
+from ..launcher import tools
 from ..machine import read_machine
 from ..settings import Settings
 from ..supervise import hook, workspace
@@ -66,14 +67,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run(chosen: Settings, environment: Environment, program: Path, command: list[str]) -> tuple[int, int]:
     """Run the command when it is its turn. In a directory that is no project nobody else is in its way."""
-    here, source = Path.cwd(), chosen.source("on-running")
-    name, mode = store.name(here), chosen.on_running
-    turn = Turn(here, name, mode, source, chosen.progress, os.environ, for_frontend=False)
+    place, source = here(), chosen.source("on-running")
+    name, mode = store.name(place), chosen.on_running
+    turn = Turn(place, name, mode, source, chosen.progress, os.environ, for_frontend=False)
     while True:
-        if staging.is_project(here):
+        if staging.is_project(place):
             turn.await_it()
         scene = decide(chosen, environment, command)
-        scene = replace(scene, turn=turn) if staging.is_project(here) else scene
+        scene = replace(scene, turn=turn) if staging.is_project(place) else scene
         with contextlib.suppress(Taken):
             return staging.run_command(scene, [str(program), *command[1:]])
 
@@ -118,7 +119,8 @@ def decide(chosen: Settings, environment: Environment, command: list[str]) -> st
     torch = _torch(environment)
     cuda = find.find_cuda(chosen, torch, os.environ, workspace.cache_root(dict(os.environ)))
     host = _host(torch, cuda)
-    planned = plan.make(chosen, cuda, torch.source.line, read_machine(), host)
+    launcher = tools.choose(chosen.launcher, chosen.source("launcher"), os.environ)
+    planned = plan.make(chosen, cuda, torch.source.line, read_machine(), host, launcher)
     for line in planned.lines:
         ui.say(line)
     for line in preflight.check(chosen, torch.facts is not None):

@@ -14,6 +14,7 @@ from .. import __version__, ui
 from ..errors import SafeExtBuildError
 from ..events import Event
 from ..here import here
+from ..launcher.redact import redact
 from ..machine import Machine, read_machine
 from ..plan import BuildPlan
 from . import record, shelf
@@ -78,7 +79,8 @@ class Account:
         )
         home = os.path.expanduser("~")  # noqa: PTH111 - where there is none, Path raises
         code = error.code if isinstance(error, SafeExtBuildError) else ""
-        return record.make(events, context, time.monotonic(), outcome, str(error or ""), home, code)
+        said = redact(str(error or ""), os.environ)
+        return record.make(events, context, time.monotonic(), outcome, said, home, code)
 
 
 def _keep_silent(line: str) -> None: ...

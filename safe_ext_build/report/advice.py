@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
+from . import caches
 from .record import Record, Run, length
 from .timeline import busy_at, costs, held_back, most_at_once, reason_of, weight, weights
 from .words import GIB, MIB, count, duration, name, share, size
@@ -28,7 +29,7 @@ def advise(record: Record) -> list[str]:
         return ["Nothing was compiled."]
     if record.outcome != "built":
         return [*_failed(record), *_killed(record)]
-    rules = (_serial, _split, _capped, _memory, _killed, _archs, _header)
+    rules = (_serial, _split, _capped, _memory, _killed, _archs, _header, _uncached)
     found = [line for rule in rules for line in rule(record)]
     return found or list(_fine(record))
 
@@ -202,6 +203,23 @@ def _header(record: Record) -> Iterator[str]:
         f"cheapest, {Path(least.source).name}, took {duration(least.cpu)} of CPU time and {size(least.peak)}. "
         f"Include torch/types.h or ATen's own headers there, and leave the bindings to a .cpp file."
     )
+
+
+def _uncached(record: Record) -> Iterator[str]:
+    """What was compiled again although an earlier build had done it; and what the cache cannot take."""
+    again = [run for run in _done(record) if run.again and not run.cache]
+    seconds = sum(length(run) for run in again)
+    if not record.plan.launcher and again and _is_worth(seconds / max(1, record.plan.most_jobs), record):
+        yield (
+            f"{len(again)} of {count(len(_done(record)), 'compile')} had been done before with the same compiler "
+            f"and flags: ccache would have hit for those whose files are unchanged, up to {duration(seconds)} of "
+            f'compiling (pip install "safe-ext-build[cache]", and launcher = "ccache").'
+        )
+    refused = [run for run in _done(record) if run.cache == "uncacheable"]
+    seconds = sum(length(run) for run in refused)
+    if refused and _is_worth(seconds, record):
+        why = caches.reasons([caches.Said(run.cache, run.cache_why, run.saved) for run in refused])
+        yield f"{count(len(refused), 'compile')} ({duration(seconds)}) could not be cached: {why}."
 
 
 def _fine(record: Record) -> Iterator[str]:

@@ -25,6 +25,7 @@ _OUTCOMES = {
     "stopped": "stopped with the build",
     "unfinished": "unfinished",
 }
+_CACHES = {"hit": "hit", "miss": "miss", "uncacheable": "not cacheable"}
 
 
 def to_html(record: Record) -> str:
@@ -99,6 +100,8 @@ def _figures(record: Record) -> Iterator[str]:
         yield _figure(words.size(held), "held at most")
     if killed:
         yield _figure(str(killed), "stopped for memory")
+    if cached := sum(run.cache != "" for run in record.runs):
+        yield _figure(str(sum(run.cache == "hit" for run in record.runs)), f"of {cached} from the compiler cache")
 
 
 def _figure(value: str, what: str) -> str:
@@ -229,7 +232,7 @@ def _source_row(cost: Cost, total: float, most: float) -> list[Cell]:
         Cell(words.duration(cost.waited), cost.waited),
         Cell(cost.archs.replace(";", " ")),
         Cell(str(cost.runs), cost.runs),
-        Cell(_OUTCOMES[cost.outcome]),
+        Cell(_OUTCOMES[cost.outcome] + (f" (cache: {_CACHES[cost.cache]})" if cost.cache else "")),
     ]
 
 

@@ -62,6 +62,14 @@ class Run:
     """Whether the source includes torch/extension.h; null where no dependency file tells."""
     why: str
     """Of a run that was stopped for memory: by whom."""
+    cache: Literal["", "hit", "miss", "uncacheable"] = ""
+    """What the compiler cache said of it; empty without one, and where it said nothing."""
+    cache_why: str = ""
+    """Why it cannot be cached."""
+    saved: float = 0.0
+    """Seconds of compiling that a hit has saved, as far as earlier builds of this machine tell."""
+    again: bool = False
+    """Whether an earlier build of this machine has compiled this source, with the same compiler and flags."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +138,8 @@ class Planned:
     """The torch that was built against; empty without one."""
     settings: Mapping[str, Setting] = field(default_factory=dict)
     """The settings that were not left at their defaults, by name."""
+    launcher: str = ""
+    """The compiler cache that compiles went through, such as `ccache 4.14.2`; empty without one."""
 
 
 @dataclass(frozen=True)
@@ -232,9 +242,10 @@ class Context:
 def planned(plan: BuildPlan, toolkit: str, torch: str, settings: Mapping[str, Setting]) -> Planned:
     """The part of a BuildPlan that a record keeps: nothing of the environment but the architectures."""
     archs = plan.environment.get("TORCH_CUDA_ARCH_LIST", "") if toolkit else ""
-    return Planned(
-        plan.lines, plan.jobs, plan.most_jobs, plan.cpus, plan.guard, archs, toolkit, torch, dict(settings)
-    )
+    tool = plan.launcher.tool if plan.launcher else None
+    launcher = f"{tool.name} {tool.version}" if tool else ""
+    values = (plan.lines, plan.jobs, plan.most_jobs, plan.cpus, plan.guard, archs, toolkit, torch)
+    return Planned(*values, settings=dict(settings), launcher=launcher)
 
 
 def make(
@@ -320,6 +331,10 @@ def _run(event: Event, context: Context, attempt: int, start: float, end: float)
         threads=event.threads,
         torch_header=event.torch_header,
         why=event.why,
+        cache=event.cache if event.cache in ("hit", "miss", "uncacheable") else "",  # type: ignore[arg-type]
+        cache_why=event.cache_why,
+        saved=_rounded(event.saved),
+        again=event.again,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..events import Event
+from . import caches
 
 GIB = 1 << 30
 
@@ -24,4 +25,10 @@ def summarize(events: Sequence[Event]) -> str:
     return (
         f"compiled {len(done)} {'object' if len(done) == 1 else 'objects'} in {elapsed:.0f} s "
         f"({cpu:.0f} CPU s, peak {largest.peak / GIB:.1f} GiB in {Path(largest.source).name}{retries})"
+        f"{_cached(done)}"
     )
+
+
+def _cached(done: Sequence[Event]) -> str:
+    """What the compiler cache did, where there was one."""
+    return caches.sentence([caches.Said(event.cache, event.cache_why, event.saved) for event in done], "; ")

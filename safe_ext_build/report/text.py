@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from . import words
+from . import caches, words
 from .advice import advise
 from .record import Record
 from .timeline import Cost, costs, most_at_once
@@ -42,6 +42,9 @@ def _figures(record: Record) -> Iterator[str]:
         f"{done} of {words.count(len(costs(record)), 'compile')} done, {cpu} CPU time, "
         f"{most_at_once(record.runs)} at once at most{memory}"
     )
+    said = [caches.Said(run.cache, run.cache_why, run.saved) for run in record.runs if run.outcome == "compiled"]
+    if line := caches.sentence(said):
+        yield line
     if record.outcome == "built" and (bound := record.bound.seconds):
         yield (
             f"compiling took {words.duration(record.compiling)}, {record.compiling / bound:.2f} times the bound: "
@@ -64,5 +67,6 @@ def _row(cost: Cost) -> str:
     outcome = "" if cost.outcome == "compiled" else f" ({cost.outcome})"
     kills = f", stopped for memory {words.count(cost.kills, 'time')}" if cost.kills else ""
     archs = f" [{cost.archs}]" if cost.archs else ""
+    outcome = outcome or (f" ({cost.cache})" if cost.cache else "")
     figures = f"{words.duration(cost.cpu):>12} {words.size(cost.peak):>10}"
     return f"{figures}  {words.name(cost.source)}{archs}{outcome}{kills}"

@@ -27,6 +27,7 @@ class Cost:
     waited: float
     outcome: str
     torch_header: bool | None
+    cache: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,7 @@ def _cost(runs: Sequence[Run]) -> Cost:
         waited=runs[0].waited,
         outcome=last.outcome,
         torch_header=last.torch_header,
+        cache=last.cache,
     )
 
 

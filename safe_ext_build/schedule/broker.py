@@ -16,6 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..events import Event
+from ..launcher import names
+from ..launcher.call import CCACHE, SCCACHE, VERDICT, Called, Compile, Launching, call
+from ..launcher.redact import redact
+from ..launcher.verdict import ServerLog, Verdict, read_ccache
 from ..ui import PREFIX
 from . import command as commands
 from . import fit as fits
@@ -41,7 +45,9 @@ class Job:
 
     `call`: what it runs, made to fit. `samples`: (CPU seconds, bytes) of the run that is on. `company`:
     whether another compile ran beside it. `doomed`: we have killed its compiler, for memory. `torch_header`:
-    whether it includes torch/extension.h, where that is known.
+    whether it includes torch/extension.h, where that is known. `own_launcher`: what stood before its compiler,
+    `launcher`: the tool that it runs through, `output`: the name that this run writes to, `served`: CPU seconds
+    that the cache's server was seen to spend on it.
     """
 
     id: int
@@ -64,6 +70,10 @@ class Job:
     doomed: bool = False
     kills_alone: int = 0
     torch_header: bool | None = None
+    own_launcher: str = ""
+    launcher: str = ""
+    output: str = ""
+    served: float = 0.0
     samples: list[tuple[float, int]] = field(default_factory=list)
 
     @property
@@ -98,7 +108,7 @@ class Naming:
 
     `real`: shim -> the compiler behind it. `project`, `root` and `compilers` ("cuda" and "host" -> build)
     name compiles in the history. `free_threads`: nobody has said how many threads nvcc is to use, so idle
-    CPUs may get some. `fit`: what their command lines have to fit.
+    CPUs may get some. `fit`: what their command lines have to fit. `launching`: the compiler cache before them.
     """
 
     real: dict[str, str]
@@ -107,6 +117,7 @@ class Naming:
     compilers: dict[str, str]
     free_threads: bool
     fit: fits.Fit = field(default_factory=fits.Fit)
+    launching: Launching = field(default_factory=Launching)
 
 
 class Broker:
@@ -131,6 +142,10 @@ class Broker:
         self.emit = emit
         self.jobs: dict[Connection, Job] = {}
         self.ninjas: dict[Connection, int] = {}
+        self.places = names.Places(os.path.dirname(directory))
+        self.server_log = ServerLog(naming.launching.log)
+        self.server_lost = False
+        self.cached = {"hit": 0, "miss": 0, "uncacheable": 0}
         self.compiled = 0
         self.planned = 0  # compiles, by what each ninja has said that it is to do
         self.frozen: set[int] = set()
@@ -195,15 +210,15 @@ class Broker:
 
     def _ask(self, connection: Connection, pid: int, fields: list[bytes], now: float) -> None:
         cwd, prepend, append, *words = (os.fsdecode(item) for item in fields)
-        words = commands.split_program(words)
-        compiler = commands.compiler_index(words)
-        words[compiler] = self.naming.real.get(words[compiler], words[compiler])
-        ours = words[compiler] in self.naming.real.values()
+        words, own_launcher = commands.without_launchers(commands.split_program(words))
+        words[0] = self.naming.real.get(words[0], words[0])
+        ours = words[0] in self.naming.real.values()
         fitted = fits.fit(fits.Call(tuple(words), prepend, append), self.naming.fit, ours=ours)
         job = self._add(connection, pid, fitted.call, cwd, now)
         if job is None:
             self.send(connection, [b"pass"])
             return
+        job.own_launcher = own_launcher
         self._say(job, fitted.lines)
         if fitted.error:
             self._refuse(job, fitted.error)
@@ -247,14 +262,18 @@ class Broker:
     def _done(self, job: Job, status: int, peak: int, cpu: float, said: str, now: float, sight: Sight) -> None:
         job.peak = max(job.peak, peak)
         job.exit_code = _exit_code(status)
-        curve = self._curve(job, _progress(cpu, now - job.started), peak)
+        spent = _progress(max(cpu, job.served), now - job.started)
+        if job.launcher == SCCACHE:  # its server runs the compilers: J has seen its client only
+            spent = max([spent, *(progress for progress, _ in job.samples)])
+        curve = self._curve(job, spent, peak)
+        said_of = self._verdict(job) if status == 0 else Verdict()
         short = sight.low or sight.oom_kills > job.oom_kills
         outcome: outcomes.Outcome = "memory" if job.doomed and status else outcomes.classify(status, said, short)
-        self._record(job, outcome, cpu, curve, now)
+        self._record(job, outcome, max(cpu, job.served), curve, now, said_of)
         self.frozen.discard(job.id)
         if outcome == "compiled":
             self.compiled += 1
-            self.scheduler.finished(job.id, now, curve)
+            self.scheduler.finished(job.id, now, curve if _teaches(job, said_of) else None)
             self._release(job)
         elif outcome == "stopped":
             self._stop(f"the compiler of {job.name} was killed by signal {outcomes.killed_by(status, said)}")
@@ -264,6 +283,16 @@ class Broker:
         else:
             self.scheduler.finished(job.id, now)
             self._fail(job, self._failure(job, outcome, said, sight))
+
+    def _verdict(self, job: Job) -> Verdict:
+        """What the cache says of a compile that has succeeded."""
+        if job.launcher == CCACHE:
+            found = read_ccache(os.path.join(job.directory, VERDICT))
+        else:
+            found = self.server_log.verdict(job.output) if job.launcher == SCCACHE else Verdict()
+        if found.result:
+            self.cached[found.result] += 1
+        return found
 
     def _curve(self, job: Job, spent: float, peak: int) -> Curve:
         """What the run that has just ended took; one too short to be seen is known by its peak alone."""
@@ -276,7 +305,7 @@ class Broker:
         return job.kills_alone < KILLS_ALONE
 
     def _failure(self, job: Job, outcome: outcomes.Outcome, said: str, sight: Sight) -> Failure:
-        error = outcomes.first_error(said)
+        error = redact(outcomes.first_error(said))  # a launcher's own errors may name what it stores in
         if outcome == "memory":
             error = (
                 f"the compiler was killed because memory ran out, although nothing else of this build ran "
@@ -343,6 +372,7 @@ class Broker:
                 held, spent = usage[job.id]
                 progress[job.id] = _progress(spent, now - job.started)
                 job.peak = max(job.peak, held)
+                job.served = max(job.served, spent) if job.launcher == SCCACHE else 0.0
                 job.samples.append((progress[job.id], held))
         self.scheduler.observed({job: held for job, (held, _) in usage.items()}, now, progress)
 
@@ -365,6 +395,9 @@ class Broker:
             )
         )
 
+    def waiting(self) -> list[Job]:
+        return [job for job in self.jobs.values() if job.state == "waiting"]
+
     def running(self) -> list[Job]:
         return [job for job in self.jobs.values() if job.state == "running"]
 
@@ -374,17 +407,44 @@ class Broker:
             job.parsed, command, job.call.prepend, job.call.append, threads
         )
         final = job.parsed.output if temporary else ""
+        called = self._called(job, command, prepend, append, temporary)
         beside = self.running()
         job.company = bool(beside)
         for other in beside:
             other.company = True
         job.state, job.started, job.oom_kills = "running", now, sight.oom_kills
-        job.threads, job.samples, job.doomed = threads, [], False
+        job.threads, job.samples, job.doomed, job.served = threads, [], False, 0.0
         paths = [_absolute(job.cwd, path) for path in (temporary, final, job.parsed.depfile)]
-        fields = [job.directory, *paths, str(job.id), prepend, append, *command]
+        if job.launcher:
+            variables = "\n".join(f"{name}={value}" for name, value in called.variables.items())
+            self.send(job.connection, [b"with", *map(os.fsencode, (names.lines(called.used), variables))])
+        fields = [job.directory, *paths, str(job.id), called.prepend, called.append, *called.words]
         self.send(job.connection, [b"run", *map(os.fsencode, fields)])
         cuda, waited = job.parsed.cuda, now - job.asked
         self.emit(Event("start", now, job.name, waited=waited, threads=threads, job=job.id, cuda=cuda))
+
+    def _called(self, job: Job, command: list[str], prepend: str, append: str, temporary: str) -> Called:
+        """How the compiler is called: through the compiler cache, where there is one."""
+        launching = self.naming.launching
+        job.launcher, job.output = self.tool_of(job), temporary
+        if not job.launcher:
+            if job.own_launcher and launching.keeps and not job.parsed.compiles:
+                command = [job.own_launcher, *command]
+            return Called(tuple(command), prepend, append)
+        words, parsed = tuple(command), job.parsed
+        compile = Compile(
+            *(words, prepend, append, parsed.cuda, parsed.source, temporary or parsed.output, parsed.depfile),
+            *(job.cwd, job.directory),
+        )
+        called = call(compile, launching, job.launcher, job.own_launcher, named=bool(temporary))
+        if called.used and not self.places.establish(job.cwd, called.used):
+            called = call(compile, launching, job.launcher, job.own_launcher, named=False)
+        return called
+
+    def tool_of(self, job: Job) -> str:
+        """The compiler cache that a compile goes through; '' for none."""
+        tool = self.naming.launching.choose(job.own_launcher) if job.parsed.compiles else ""
+        return "" if tool == SCCACHE and self.server_lost else tool
 
     def _wind_down(self) -> None:
         """After the first failure: the running compiles finish, then the failed ones speak, the first one last."""
@@ -417,7 +477,10 @@ class Broker:
         job.state = "ended"
         self.send(job.connection, [b"end", b"%d" % job.exit_code])
 
-    def _record(self, job: Job, outcome: outcomes.Outcome, cpu: float, curve: Curve, now: float) -> None:
+    def _record(
+        self, job: Job, outcome: outcomes.Outcome, cpu: float, curve: Curve, now: float, said_of: Verdict
+    ) -> None:
+        known = self.scheduler.forecaster.seconds_known(job.features.with_threads(job.threads))
         self.emit(
             Event(
                 kind="job",
@@ -432,18 +495,27 @@ class Broker:
                 archs=len(job.parsed.archs),
                 entry=job.features.with_threads(job.threads).entry,
                 alone=curve.seconds,
-                curve=curve.points,
+                curve=curve.points if _teaches(job, said_of) else (),
                 job=job.id,
                 cuda=job.parsed.cuda,
                 targets=";".join(job.parsed.archs),
                 torch_header=job.torch_header,
                 why=_killer(job) if outcome == "memory" else "",
+                cache=said_of.result,
+                cache_why=said_of.why,
+                saved=max(0.0, known - now + job.started) if said_of.result == "hit" else 0.0,
+                again=known > 0,
             )
         )
 
 
 def _absolute(cwd: str, path: str) -> str:
     return os.path.join(cwd, path) if path else ""
+
+
+def _teaches(job: Job, said_of: Verdict) -> bool:
+    """Whether a run shows what the compile costs: a hit does not, nor what ran in a server and was never seen."""
+    return said_of.result != "hit" and (job.launcher != SCCACHE or bool(job.samples))
 
 
 def _killer(job: Job) -> str:

@@ -143,6 +143,13 @@ def parse(command: list[str], prepend: str = "", append: str = "", cpus: int = 1
     )
 
 
+def without_launchers(command: list[str]) -> tuple[list[str], str]:
+    """The command from its compiler on, and the launcher that stood before it; '' where there was none."""
+    own = list(itertools.takewhile(_is_launcher, command))
+    rest = command[len(own) :]
+    return (rest, own[0]) if own and rest and not rest[0].startswith("-") else (command, "")
+
+
 def compiler_index(command: Sequence[str]) -> int:
     """Where in a command the compiler stands: behind a launcher such as ccache, if there is one."""
     return 1 if len(command) > 1 and _is_launcher(command[0]) else 0

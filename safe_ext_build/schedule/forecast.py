@@ -237,6 +237,11 @@ class Forecaster:
             return Forecast(curve.scaled(memory, time), known=True)
         return Forecast(self._guess(features), known=False)
 
+    def seconds_known(self, features: Features) -> float:
+        """Seconds that this very compile took in an earlier build; 0 when that is not known."""
+        curve = self._from_history(features)
+        return curve.seconds if curve else 0.0
+
     def _from_history(self, features: Features) -> Curve | None:
         exact = self._history.get(features.entry)
         if exact is not None or not features.cuda:

@@ -10,6 +10,8 @@ Messages are NUL-separated fields behind a length of four bytes:
     started PID                             (and `signalled NUMBER`, when somebody sends us a signal)
     done STATUS MAXRSS CPU EXCERPT          -> end CODE | run ... (again)
                                             -> say TEXT (before any of these)    print it
+                                            -> with NAMES VARIABLES (before run) for this compile: `name=directory`
+                                               and `NAME=value`, one a line
 The open connection is the lease: when it breaks, the supervisor is gone, and so is the compiler.
 """
 
@@ -44,6 +46,8 @@ class Lease:
     def __init__(self, path: str) -> None:
         self.socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         self.socket.connect(path)
+        self.names: list[list[bytes]] = []
+        self.variables: list[list[bytes]] = []
 
     def send(self, *fields: bytes) -> None:
         body = b"\0".join(fields)
@@ -140,9 +144,12 @@ class Run:
         number: bytes,
         flags: tuple[bytes, bytes],
         command: list[bytes],
+        names: Sequence[list[bytes]] = (),
+        variables: Sequence[list[bytes]] = (),
     ) -> None:
         self.directory, self.outputs, self.number, self.flags = directory, outputs, number, flags
         self.command = command
+        self.names, self.variables = names, variables
         self.temp = directory + b"/tmp"
         self.pid = 0
         self.files: list[bytes] = []
@@ -168,6 +175,7 @@ class Run:
         for name, value in zip(NVCC_FLAGS, self.flags, strict=True):
             if value or name in environ:
                 environ[name] = value
+        environ.update((name, value) for name, value in self.variables)
         actions = [(os.POSIX_SPAWN_DUP2, opened[0], 1), (os.POSIX_SPAWN_DUP2, opened[1], 2)]
         try:
             self.pid = os.posix_spawnp(
@@ -207,9 +215,29 @@ class Run:
             with open(self.files[1], "rb") as file:
                 head = file.read(EXCERPT)
                 file.seek(max(len(head), os.fstat(file.fileno()).st_size - EXCERPT))
-                return (head + file.read()).replace(b"\0", b"?")
+                return self.in_full((head + file.read()).replace(b"\0", b"?"))
         except OSError:
             return b""
+
+    def in_full(self, text: bytes) -> bytes:
+        """What the compiler says, with directories where it knows names (see launcher/names.py)."""
+        for name, directory in self.names:
+            text = text.replace(name + b"/", directory + b"/")
+        return text
+
+    def complete_depfile(self) -> None:
+        """The names end with the build; what ninja reads must hold longer."""
+        path = self.outputs[2]
+        try:
+            if not self.names or not path or not stat.S_ISREG(os.stat(path).st_mode):
+                return
+            with open(path, "r+b") as file:
+                text = self.in_full(file.read())
+                file.seek(0)
+                file.write(text)
+                file.truncate()
+        except OSError:
+            pass
 
     def publish(self) -> None:
         """The finished object appears under its name in one step, or not at all."""
@@ -234,6 +262,9 @@ class Run:
     def replay(self) -> None:
         for descriptor, path in enumerate(dict.fromkeys(self.files), 1):
             with open(path, "rb") as file:
+                if self.names:
+                    write(descriptor, self.in_full(file.read()))
+                    continue
                 while block := file.read(1 << 16):
                     write(descriptor, block)
 
@@ -269,6 +300,10 @@ def remove(path: bytes) -> None:
             pass
     except OSError:
         pass
+
+
+def pairs(text: bytes) -> list[list[bytes]]:
+    return [line.split(b"=", 1) for line in text.split(b"\n") if b"=" in line]
 
 
 def abandon(run: Run | None) -> NoReturn:
@@ -320,15 +355,19 @@ def wait_for_word(lease: Lease, signals: Signals, run: Run | None) -> list[bytes
             fields = lease.receive()
             if fields is None:
                 abandon(run)
-            if fields[0] != b"say":
+            if fields[0] == b"with":
+                lease.names, lease.variables = (pairs(field) for field in fields[1:3])
+            elif fields[0] == b"say":
+                write(2, fields[1])
+            else:
                 return fields
-            write(2, fields[1])
 
 
 def perform(lease: Lease, signals: Signals, fields: list[bytes]) -> tuple[Run, list[bytes]]:
     """Run the compiler as told; returns the run and the supervisor's next word."""
     directory, temporary, final, depfile, number, prepend, append, *command = fields[1:]
-    run = Run(directory, (temporary, final, depfile), number, (prepend, append), command)
+    outputs = (temporary, final, depfile)
+    run = Run(directory, outputs, number, (prepend, append), command, lease.names, lease.variables)
     run.prepare()
     if not run.start():
         lease.send(b"done", b"%d" % (127 << 8), b"0", b"0", b"")
@@ -336,6 +375,7 @@ def perform(lease: Lease, signals: Signals, fields: list[bytes]) -> tuple[Run, l
     lease.send(b"started", b"%d" % run.pid)
     status, usage = wait(lease, signals, run)
     if status == 0:
+        run.complete_depfile()
         run.publish()
     else:
         run.discard()

@@ -17,6 +17,11 @@ _NVCC_ENDED = re.compile(r"^nvcc: (Killed|Terminated|Interrupt|Hangup|Quit)$", r
 _GCC_DIED = re.compile(r"error: (Killed|Terminated|Interrupt|Hangup|Quit) signal terminated program", re.MULTILINE)
 # The same in any language: "g++: schwerwiegender Fehler: Signal Getötet hat Programm cc1plus beendet"
 _GCC_NAMES_TOOL = re.compile(r"^\S*(?:g\+\+|gcc|c\+\+|cc)[\w.-]*: .*\bcc1(?:plus|obj)?\b(?!')", re.MULTILINE)
+# sccache 0.16 runs compilers in its server: "sccache: Compiler killed by signal 9"; and nvcc's tools apart:
+# "cicc terminated (signal: 9)", without an end of line.
+_SCCACHE_DIED = re.compile(
+    r"^sccache: Compiler killed by signal (\d+)|\b[\w+]+ terminated \(signal: (\d+)\)", re.MULTILINE
+)
 # cicc and cudafe++ handle INT and TERM, say this and nothing else; nvcc exits with 4, or 255 with --threads.
 _EDG_TERMINATED = re.compile(r"^Compilation terminated\.$", re.MULTILINE)
 _SIGNALS = {
@@ -43,6 +48,8 @@ def killed_by(status: int, tail: str) -> int:
         return int(died[1])
     if died := _GCC_DIED.search(tail) or _NVCC_ENDED.search(tail):
         return int(_SIGNALS[died[1]])
+    if died := _SCCACHE_DIED.search(tail):
+        return int(died[1] or died[2])
     return _killed_in_shell(status >> 8, tail)
 
 

@@ -37,8 +37,9 @@ def sentence(status: Status) -> str:
 
 
 def progress(status: Status) -> str:
-    """`12 of 73 compiled`"""
-    return f"{status.compiled}{f' of {status.total}' if status.total else ''} compiled"
+    """`12 of 73 compiled`, and of these `10 from the cache`"""
+    hits = f" ({status.hits} from the cache)" if status.hits else ""
+    return f"{status.compiled}{f' of {status.total}' if status.total else ''} compiled{hits}"
 
 
 def _running(status: Status) -> str:

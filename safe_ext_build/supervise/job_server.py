@@ -13,14 +13,17 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ..events import Event
+from ..launcher.call import SCCACHE, Launching
 from ..machine.neighbours import Share
 from ..schedule.broker import SHORTEST, Broker, Job, Naming, Sight
 from ..schedule.fit import Fit
 from ..schedule.forecast import Curve
 from ..schedule.policy import Limits
-from . import connection, status, usage
+from . import connection, stall, status, usage
+from .cache_server import CacheServer
 from .connection import Connection
 from .memory import MemoryWatch
 from .neighbourhood import Neighbourhood
@@ -63,12 +66,13 @@ class JobServer:
         self.events = open(workspace.path / "events.jsonl", "a", buffering=1)
         self.broker = Broker(
             Limits(**request.limits),
-            Naming(**{**request.compiles, "fit": Fit(**request.compiles["fit"])}),
+            _naming(request.compiles),
             str(workspace.path / "jobs"),
             _history(workspace.path / HISTORY),
             self._send,
             self._emit,
         )
+        self.cache = CacheServer(self.broker.naming.launching, request.environ, str(workspace.path / "tmp"))
         self.sight = self.memory.look(self.neighbours.outlooks())
         self.old_from = 0.0
         self.next_look = 0.0
@@ -90,11 +94,16 @@ class JobServer:
             return 0.01
         if self._is_interrupted:
             return NUDGE
+        if self.cache.state == "starting":
+            return 0.02
         return max(0.0, self.next_look - time.monotonic()) if self.broker.jobs else None
 
     def step(self) -> None:
         """Look, decide, and do what was decided."""
         now = time.monotonic()
+        if self.cache.state == "starting":
+            self.cache.look()
+            self._heed_cache()
         if self.broker.jobs and now >= self.next_look:
             self._look(now)
             self._find_abandoned()
@@ -110,7 +119,7 @@ class JobServer:
 
     def _look(self, now: float) -> None:
         begun = time.process_time()  # not the clock: what others keep the CPUs from is no cost of ours
-        used = self.usage.look({job.id: job.pid for job in self.broker.running()})
+        used = self.usage.look({job.id: job.pid for job in self.broker.running()}, self.cache.pid)
         self.sight = self.memory.look(self.neighbours.outlooks())
         self.broker.observe(used, now)
         if now >= self.next_note:
@@ -132,6 +141,8 @@ class JobServer:
 
     def _advance(self) -> None:
         """Let the broker decide, while no neighbour does; what must run at any rate does not wait for them."""
+        if self._waits_for_cache():
+            return
         with self.neighbours.turn() as ours:
             if ours or not self.broker.running():
                 now = time.monotonic()
@@ -144,6 +155,40 @@ class JobServer:
             self._signal_compiler(job, signal.SIGSTOP if stop else signal.SIGCONT)
         self.broker.paused.clear()
 
+    def _waits_for_cache(self) -> bool:
+        """Whether a compile waits for the server to begin: a client that finds none would start one itself."""
+        if self.cache.state == "none" and any(
+            self.broker.tool_of(job) == SCCACHE for job in self.broker.waiting()
+        ):
+            self.cache.need()
+            self._heed_cache()
+        return self.cache.state == "starting"
+
+    def _heed_cache(self) -> None:
+        if self.cache.state == "lost" and not self.broker.server_lost:
+            self.broker.server_lost = True
+            stall.say(self.cache.line())
+            self._advance()
+        elif self.cache.state == "ready":
+            self._advance()
+
+    def child_ended(self, pid: int, status: int) -> None:
+        """A child of the supervisor has ended. With the server go its compilers, which nobody waits for any more:
+        their clients compile again, by themselves."""
+        if not self.cache.ended(pid, status) or self.broker.stop_reason:
+            return
+        end_all(self._ownerless, patience=2.0)
+        self._heed_cache()
+
+    def _ownerless(self) -> list[Process]:
+        """What works for a job, and descends from none."""
+        table = snapshot()
+        owned = {one.pid for job in self.broker.jobs.values() for one in descendants(job.pid, table)}
+        ours = descendants(os.getpid(), table)
+        jobs = {job.pid for job in self.broker.jobs.values()}
+        loose = [one for one in ours if one.pid not in owned and one.pid not in jobs]
+        return [one for one in loose if environment_value(one.pid, JOB_VARIABLE)]
+
     def _share(self, now: float) -> Share:
         busy, waiting, growth = self.broker.scheduler.load(now)
         return Share(cpus=busy, waiting=waiting, claimed=growth, jobs=len(self.broker.running()))
@@ -151,6 +196,7 @@ class JobServer:
     def stop(self, reason: str) -> None:
         """The build ends: nothing is admitted any more, and our share is free."""
         self.broker.stop_reason = self.broker.stop_reason or reason or "the builder has ended"
+        self.broker.places.close()
         self.neighbours.close()
 
     # Connections.
@@ -217,8 +263,16 @@ class JobServer:
 
     def _signal_compiler(self, job: Job, number: int) -> None:
         """Signal a compiler and its tools, but not its J, which reports what becomes of them."""
-        for process in descendants(job.pid, snapshot()):
+        table = snapshot()
+        for process in [*descendants(job.pid, table), *self._served(job, table)]:
             send(process, number)
+
+    def _served(self, job: Job, table: dict[int, Process]) -> list[Process]:
+        """What the cache's server runs for a job."""
+        if not self.cache.pid:
+            return []
+        below = descendants(self.cache.pid, table)
+        return [process for process in below if environment_value(process.pid, JOB_VARIABLE) == str(job.id)]
 
     def _end_job(self, job: Job) -> None:
         """End a compiler whose J is gone: its group, and what of it has left the group."""
@@ -269,6 +323,11 @@ class JobServer:
                 return process
             process = parent
         return None
+
+
+def _naming(fields: dict[str, Any]) -> Naming:
+    inner = {"fit": Fit(**fields["fit"]), "launching": Launching(**fields["launching"])}
+    return Naming(**{**fields, **inner})
 
 
 def _history(path: Path) -> dict[str, Curve]:

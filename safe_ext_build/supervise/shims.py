@@ -57,6 +57,17 @@ def write_cuda_home(workspace: Workspace, toolkit: Path) -> tuple[Path, dict[str
     return home, {str(home / "bin" / "nvcc"): real}
 
 
+def write_front(workspace: Workspace, short: str, real: str, pairs: list[str]) -> Path:
+    """What sccache is to take for nvcc: see launcher.dryrun, whose arguments these are."""
+    path = workspace.shims / "front" / "bin" / "nvcc"
+    path.parent.mkdir(parents=True)
+    command = python_command(
+        "safe_ext_build.launcher.dryrun", short, real, str(len(pairs) // 2), *pairs, isolated=True
+    )
+    _script(path, command)
+    return path
+
+
 def real_ninja() -> Path:
     """The ninja of our own dependency, whatever PATH holds. Raises SupervisionError when it does not run."""
     from importlib.metadata import PackageNotFoundError, distribution

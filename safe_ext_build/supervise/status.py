@@ -41,7 +41,7 @@ class Status:
     nobody knows. `running`: the longest first. `waiting`: compiles that wait for admission, and `why`. `held`
     of `budget`: bytes of all running compiles, and what they may hold. `expected`: seconds until all is
     compiled, at least; None where no history tells. `failed`: what has failed, after which nothing is begun any
-    more. `ending`: why the build is being stopped.
+    more. `ending`: why the build is being stopped. `hits`: how many of those compiled a compiler cache had.
     """
 
     build: str
@@ -59,6 +59,7 @@ class Status:
     expected: float | None
     failed: str = ""
     ending: str = ""
+    hits: int = 0
     version: int = VERSION
 
     def to_line(self) -> bytes:
@@ -93,6 +94,7 @@ def look(workspace: Path, broker: Broker, memory: Memory, now: float) -> Status:
         expected=broker.scheduler.expected(max(0, broker.planned - known)),
         failed=broker.failure.source if broker.failure and broker.winding_down else "",
         ending=broker.stop_reason,
+        hits=broker.cached["hit"],
     )
 
 

@@ -215,6 +215,8 @@ class Supervisor:
             elif pid == self.guard:
                 os.close(self.guard_pipe)
                 self._start_guard()
+            else:
+                self.jobs.child_ended(pid, status)
 
     def _read_lifeline(self) -> None:
         data = os.read(self.request.lifeline, 16)

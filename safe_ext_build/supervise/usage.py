@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from .processes import PAGE
+from .processes import JOB_VARIABLE, PAGE, environment_value
 
 TICK = os.sysconf("SC_CLK_TCK")
 ANEW = 16
@@ -29,34 +29,64 @@ class Watch:
     def __init__(self) -> None:
         self._strangers: set[int] = set()
         self._passes = 0
+        self._adopted: dict[int, tuple[int, int]] = {}
+        self._before: dict[int, tuple[int, int]] = {}
 
-    def look(self, roots: Mapping[int, int]) -> dict[int, Usage]:
+    def look(self, roots: Mapping[int, int], server: int = 0) -> dict[int, Usage]:
         """What the descendants of each root process use; `roots` is job -> pid, and a root itself does not count.
 
-        Shared pages count in every process that has them, so the sum errs on the safe side.
+        Shared pages count in every process that has them, so the sum errs on the safe side. Below `server`
+        processes work for jobs, too: for which, their environment says.
         """
         pids = set(map(int, filter(str.isdigit, os.listdir("/proc"))))
         self._strangers &= pids
         if self._passes % ANEW == 0:
             self._strangers.clear()
         self._passes += 1
-        return self._sum_up(roots, _read(sorted(pids - self._strangers)))
+        seen = _read(sorted(pids - self._strangers))
+        return self._sum_up(roots, seen, self._adopt(seen, server) if server else {}, server)
 
-    def _sum_up(self, roots: Mapping[int, int], seen: Mapping[int, list[bytes]]) -> dict[int, Usage]:
+    def _adopt(self, seen: Mapping[int, list[bytes]], server: int) -> dict[int, int]:
+        """The server's children and the jobs that they work for; each is asked once."""
+        found = {}
+        for pid, fields in seen.items():
+            if int(fields[1]) == server:
+                start, job = self._adopted.get(pid, (0, 0))
+                if start != int(fields[19]):
+                    job = int(environment_value(pid, JOB_VARIABLE) or 0)
+                found[pid] = (int(fields[19]), job)
+        self._adopted = found
+        return {pid: job for pid, (_, job) in found.items() if job}
+
+    def _sum_up(
+        self, roots: Mapping[int, int], seen: Mapping[int, list[bytes]], adopted: Mapping[int, int], server: int
+    ) -> dict[int, Usage]:
         parents = {pid: int(fields[1]) for pid, fields in seen.items()}
         owners: dict[int, int | None] = {pid: job for job, pid in roots.items()}
+        owners.update({pid: job if job in roots else None for pid, job in adopted.items()})
         held = dict.fromkeys(roots, 0)
         ticks = dict.fromkeys(roots, 0)
         for pid, parent in parents.items():
-            job = _owner(parent, parents, owners)
+            job = owners[pid] if pid in adopted else _owner(parent, parents, owners)
             if job is not None:
                 fields = seen[pid]
                 held[job] += int(fields[21]) * PAGE
                 ticks[job] += sum(map(int, fields[11:15]))
-            elif not parent or parent in self._strangers:
+            elif pid != server and parent != server and (not parent or parent in self._strangers):
                 # (Where the parent was not listed, since it is younger than the list, nothing is known yet.)
                 self._strangers.add(pid)
+        if server:
+            self._keep_ended(ticks)
         return {job: Usage(held[job], ticks[job] / TICK) for job in roots}
+
+    def _keep_ended(self, ticks: dict[int, int]) -> None:
+        """Add what ended children of the server have used: it collects them, and no counter of a job's grows."""
+        self._before = {job: pair for job, pair in self._before.items() if job in ticks}
+        for job, now in ticks.items():
+            ended, last = self._before.get(job, (0, 0))
+            ended += last if now < last else 0
+            self._before[job] = (ended, now)
+            ticks[job] = ended + now
 
 
 def look(roots: Mapping[int, int]) -> dict[int, Usage]:

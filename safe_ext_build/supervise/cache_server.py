@@ -1,0 +1,153 @@
+"""The sccache server of one build: a child of the supervisor, so it is measured with it and ends with it.
+
+Compilers run below the server, not below the J that waits for them: whose they are, their environment tells, which
+is that of the J. Standard library only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from typing import Literal
+
+from ..launcher.call import Launching
+from ..launcher.redact import redact
+from .linux import die_with_parent
+from .processes import Process, read, send
+
+PATIENCE = 20.0
+"""Seconds for a server to begin to listen: one that stores elsewhere first tries whether it can."""
+NICE = 3
+State = Literal["none", "starting", "ready", "lost"]
+
+
+class CacheServer:
+    """Starts a server when the first compile needs it, and knows how it is."""
+
+    def __init__(self, launching: Launching, environ: Mapping[str, str], temporary: str) -> None:
+        self.launching = launching
+        self.environ = environ
+        self.temporary = temporary
+        self.state: State = "none"
+        self.process: Process | None = None
+        self.why = ""
+        self._deadline = 0.0
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid if self.process else 0
+
+    def need(self) -> None:
+        """A compile is to go through it. A server of the user's own is only asked for, never started."""
+        if self.state != "none":
+            return
+        if not self.launching.ours:
+            self.state = "ready" if _listener(self.launching.server) is not None else "lost"
+            self.why = f"nobody listens at {self.launching.server}, the sccache server that the environment names"
+            return
+        self._deadline = time.monotonic() + PATIENCE
+        self.state = "starting"
+        pid = self._fork()
+        self.process = read(pid)
+
+    def look(self) -> None:
+        """Take note of whether it has begun to listen."""
+        if self.state != "starting":
+            return
+        if _listener(self.launching.server) is not None:
+            self.state = "ready"
+        elif time.monotonic() > self._deadline:
+            self.lose(f"it did not begin to listen within {PATIENCE:.0f} s")
+            if self.process:
+                send(self.process, signal.SIGKILL)
+
+    def ended(self, pid: int, status: int) -> bool:
+        """Whether the process that has ended was the server: then it is lost."""
+        if not self.process or pid != self.process.pid:
+            return False
+        word = f"signal {status & 0x7F}" if status & 0x7F else f"exit status {status >> 8}"
+        begun = self.state == "ready"
+        self.lose(f"it ended with {word}" if begun else self._last_words() or f"it ended at once with {word}")
+        self.process = None
+        return True
+
+    def lose(self, why: str) -> None:
+        if self.state != "lost":
+            self.state, self.why = "lost", f"the sccache server of this build is lost: {why}"
+
+    def line(self) -> str:
+        return f"{redact(self.why, self.environ)}; what is left is compiled without a cache"
+
+    def _fork(self) -> int:
+        parent, launching = os.getpid(), self.launching
+        environ = {
+            **self.environ,
+            "SCCACHE_START_SERVER": "1",
+            "SCCACHE_NO_DAEMON": "1",
+            "SCCACHE_IDLE_TIMEOUT": "0",
+            "SCCACHE_SERVER_UDS": launching.server,
+            "SCCACHE_BASEDIRS": ":".join(filter(None, [self.environ.get("SCCACHE_BASEDIRS"), *launching.bases])),
+            "SCCACHE_ERROR_LOG": launching.log,
+            "SCCACHE_LOG": "warn,sccache::server=debug,sccache::compiler::compiler=debug",
+            "TMPDIR": self.temporary,
+        }
+        program = launching.program("sccache", "")
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            die_with_parent(parent)
+            os.setpgid(0, 0)
+            signal.set_wakeup_fd(-1)
+            for number in range(1, signal.NSIG):
+                if number not in (signal.SIGKILL, signal.SIGSTOP) and callable(signal.getsignal(number)):
+                    signal.signal(number, signal.SIG_DFL)
+            for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(number, signal.SIG_DFL)
+            _be_expendable()
+            null = os.open(os.devnull, os.O_RDWR)
+            for descriptor in (0, 1, 2):
+                os.dup2(null, descriptor)
+            os.execvpe(program, [program], environ)
+        finally:
+            os._exit(127)
+
+    def _last_words(self) -> str:
+        """The error that its log ends with."""
+        try:
+            with open(self.launching.log, errors="replace") as file:
+                lines = [line.strip() for line in file if "ERROR" in line or line.startswith("sccache: ")]
+        except OSError:
+            return ""
+        return lines[-1].rpartition("] ")[2].removeprefix("sccache: ")[:300] if lines else ""
+
+
+def _be_expendable() -> None:
+    """The compilers that it starts are the first that the kernel may kill, as those of a J are."""
+    try:
+        with open("/proc/self/oom_score_adj", "r+") as file:
+            score = min(1000, int(file.read()) + 500)
+            file.seek(0)
+            file.write(str(score))
+        os.nice(NICE)
+    except OSError:
+        pass
+
+
+def _listener(address: str) -> int | None:
+    """The process that listens at a socket's path (or 0, at a port); None when nobody does."""
+    try:
+        if address.isdecimal():
+            with socket.create_connection(("127.0.0.1", int(address)), timeout=1):
+                return 0
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.settimeout(1)
+            client.connect(address)
+            return int(struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
+    except OSError as error:
+        return 0 if error.errno == errno.EAGAIN else None

@@ -1,0 +1,153 @@
+"""Compiler caches with the real nvcc: what is the same hits wherever it lies, and what is not never does."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sysconfig
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from frontend_runs import ARCHS, Ground, Run, copy_project, needs_cuda
+
+pytest_plugins = ["frontend_fixtures"]
+pytestmark = [*needs_cuda, pytest.mark.frontend]
+
+TOOLS = ("ccache", "sccache")
+SCRIPTS = Path(sysconfig.get_path("scripts"))
+HITS = re.compile(r"compiled (\d+) objects? .*; cache: (\d+) hits?(?: \(saved .*?\))?(?:, (\d+) miss(?:es)?)?$")
+
+
+def with_cache(ground: Ground, tool: str, cache: Path, home: Path) -> Ground:
+    """A machine of its own (its home, its toolkits, its learning), but for the cache that `tool` fills."""
+    return ground.having(
+        SAFE_EXT_BUILD_LAUNCHER=tool,
+        SAFE_EXT_BUILD_CHECK="false",
+        TORCH_CUDA_ARCH_LIST=ARCHS,
+        PATH=os.pathsep.join([str(SCRIPTS), ground.environ["PATH"]]),
+        HOME=str(home),
+        XDG_CACHE_HOME=str(home / ".cache"),
+        CCACHE_DIR=str(cache / "ccache"),
+        SCCACHE_DIR=str(cache / "sccache"),
+    )
+
+
+def hits(run: Run) -> tuple[int, int]:
+    """Hits and misses, as the build says it; nothing else may have become of a compile."""
+    found = HITS.search(run.check().said[-1])
+    assert found, run.output[-3000:]
+    compiled, hit, missed = (int(number or 0) for number in found.groups())
+    print(f"{run.said[-1]}")
+    assert compiled == hit + missed
+    return hit, missed
+
+
+def unpacked_in(place: Path, project: Path) -> Path:
+    """The project as a frontend unpacks its sdist, in a directory of another depth and name."""
+    place.mkdir(parents=True)
+    archive = place / "sdist.tar"
+    with tarfile.open(archive, "w") as made:
+        made.add(project, "tiny_cuda-1.0")
+    with tarfile.open(archive) as opened:
+        opened.extractall(place, filter="data")
+    (place / "tiny_cuda-1.0" / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: tiny-cuda\nVersion: 1.0\n")
+    return place / "tiny_cuda-1.0"
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_another_machine_hits_every_object(tool: str, ground: Ground, tmp_path: Path) -> None:
+    """The same sdist in two isolated environments, two directories, two homes."""
+    project = copy_project("tiny_cuda", tmp_path)
+    seen = []
+    for name in ("first", "second/and/deeper"):
+        machine = with_cache(ground, tool, tmp_path / "shared", tmp_path / f"home-{name[:5]}")
+        source = unpacked_in(tmp_path / name, project)
+        run = machine.isolating_pip("wheel", "-v", "--no-deps", "-w", tmp_path / "dist", ".", cwd=source)
+        assert run.says(f"compiles go through {tool} ")
+        seen.append(hits(run))
+    assert seen == [(0, 3), (3, 0)]
+
+
+def edit(file: str, old: str, new: str) -> Callable[[Path], None]:
+    def change(project: Path) -> None:
+        path = project / file
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+    return change
+
+
+# What is changed, and how many of the three objects then are others.
+CHANGES = {
+    "a header": (edit("csrc/tiny.h", "int scale(", "int scale2(int);\nint scale("), 3),
+    # nvcc -E, which ccache asks, prints only what is for the device.
+    "a launch, which is host code": (
+        edit("csrc/scale.cu", "(count + 255) / 256, 256", "(count + 63) / 64, 64"),
+        1,
+    ),
+    "a flag of nvcc": (edit("setup.py", '"nvcc": ["-O1"]', '"nvcc": ["-O1", "-lineinfo"]'), 2),
+}
+
+
+@pytest.fixture(scope="module", params=TOOLS)
+def filled(
+    request: pytest.FixtureRequest, ground: Ground, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Ground, Path]:
+    """A machine whose cache knows a project, and the project."""
+    place = tmp_path_factory.mktemp(request.param)
+    machine = with_cache(ground, request.param, place / "cache", place / "home")
+    project = copy_project("tiny_cuda", place)
+    assert hits(built(machine, project)) == (0, 3)
+    return machine, project
+
+
+def built(machine: Ground, project: Path, **environ: str) -> Run:
+    shutil.rmtree(project / "build", ignore_errors=True)
+    (project.parent / "dist").mkdir(exist_ok=True)
+    return machine.hook(project, "build_wheel", str(project.parent / "dist"), **environ)
+
+
+def copy_of(project: Path, place: Path) -> Path:
+    return Path(shutil.copytree(project, place / project.name, ignore=shutil.ignore_patterns("build")))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_changed_does_not_hit(filled: tuple[Ground, Path], change: str, tmp_path: Path) -> None:
+    machine, project = filled[0], copy_of(filled[1], tmp_path)
+    apply, others = CHANGES[change]
+    apply(project)
+    assert hits(built(machine, project)) == (3 - others, others)
+
+
+def test_flags_in_the_environment_count(filled: tuple[Ground, Path], tmp_path: Path) -> None:
+    """ccache does not look at nvcc's own variables."""
+    machine, project = filled[0], copy_of(filled[1], tmp_path)
+    flags = {"NVCC_APPEND_FLAGS": "-lineinfo -Xptxas -O2"}
+    assert hits(built(machine, project, **flags))[1] == 2
+    assert hits(built(machine, project, **flags)) == (3, 0)
+
+
+def test_another_compiler_behind_the_same_path(filled: tuple[Ground, Path], tmp_path: Path) -> None:
+    machine, project = filled[0], copy_of(filled[1], tmp_path)
+    compiler = tmp_path / "g++"
+    environ = {"CC": shutil.which("gcc") or "gcc", "CXX": str(compiler)}
+    for number in (1, 2):
+        compiler.write_text(f'#!/bin/sh\n# {number}\nexec g++ "$@"\n')
+        compiler.chmod(0o755)
+        assert hits(built(machine, project, **environ))[1] >= 1, "module.cpp at the very least"
+    assert hits(built(machine, project, **environ)) == (3, 0)
+
+
+def test_to_turn_it_on_compiles_nothing_again(ground: Ground, tmp_path: Path) -> None:
+    """ninja sees the same commands and the same dependencies, with or without."""
+    project = copy_project("tiny_cuda", tmp_path)
+    (tmp_path / "dist").mkdir()
+    machine = with_cache(ground, "ccache", tmp_path / "cache", tmp_path / "home")
+    for tool in ("ccache", "none", "sccache"):
+        run = machine.hook(project, "build_wheel", str(tmp_path / "dist"), SAFE_EXT_BUILD_LAUNCHER=tool).check()
+        assert ("ninja: no work to do." in run.output) == (tool != "ccache"), run.output[-3000:]
+    assert not list(project.rglob(".seb"))
