@@ -201,15 +201,20 @@ def _ground(scene: Scene, place: Workspace) -> Path:
     """
     project = here()
     blocked = preflight.unwritable(project)
-    if blocked is None or "editable" in scene.hook:
+    why = f"{blocked} cannot be written" if blocked else ""
+    if not preflight.is_text(project):
+        why = f"the path of {project} is not UTF-8, in which torch writes it down"
+        if "editable" in scene.hook:
+            raise PlaceError(why, hint="Rename the directory: an editable install is about its very path.")
+    if not why or "editable" in scene.hook:
         return project
     if scene.compiles:
-        ui.say(f"{blocked} cannot be written, so a copy of {project} is built")
+        ui.say(f"{why}, so a copy of {project} is built")
     try:
         return preflight.copy(project, place.path / "copy")
     except shutil.Error as error:
         _, _, reason = error.args[0][0]
-        raise PlaceError(f"{project} cannot be written, nor copied to be built elsewhere: {reason}") from error
+        raise PlaceError(f"{why}, nor can it be copied to be built elsewhere: {reason}") from error
 
 
 def _tree(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.Tree:
