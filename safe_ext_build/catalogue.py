@@ -418,6 +418,13 @@ _ALL = (
         "Raise that limit to 8192 KiB where it is set (`/etc/security/limits.conf`, a batch system, a container), "
         "or build in a shell that has not lowered it.",
     ),
+    Entry(
+        "SEB-4016",
+        "The project's path is not UTF-8, and the install is editable",
+        "A name on the way to the project holds bytes that are not text in UTF-8, which torch writes into a file. "
+        "Other builds use a copy; an editable install is about the very path.",
+        "Rename the directory, or install without `-e`.",
+    ),
     # Builds that were stopped.
     Entry(
         "SEB-5001",

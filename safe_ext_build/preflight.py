@@ -145,6 +145,15 @@ def missing_submodules(project: Path, message: str) -> str:
     return f"{what} that this copy was made without; build from a `git clone --recursive`."
 
 
+def is_text(project: Path) -> bool:
+    """Whether a path can be written down as UTF-8: for the system it is any bytes."""
+    try:
+        str(project).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def unwritable(project: Path) -> Path | None:
     """What setuptools has to write in the project's directory, and cannot; None when it can.
 

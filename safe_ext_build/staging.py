@@ -223,15 +223,21 @@ def _ground(scene: Scene, place: Workspace) -> Path:
     """
     project = here()
     blocked = preflight.unwritable(project)
-    if blocked is None or "editable" in scene.hook:
+    why = f"{blocked} cannot be written" if blocked else ""
+    if not preflight.is_text(project):
+        why = f"the path of {project} is not UTF-8, in which torch writes it down"
+        if "editable" in scene.hook:
+            hint = "Rename the directory: an editable install is about its very path."
+            raise PlaceError(why, code="SEB-4016", hint=hint)
+    if not why or "editable" in scene.hook:
         return project
     if scene.compiles:
-        ui.say(f"{blocked} cannot be written, so a copy of {project} is built")
+        ui.say(f"{why}, so a copy of {project} is built")
     try:
         return preflight.copy(project, place.path / "copy")
     except shutil.Error as error:
         _, _, reason = error.args[0][0]
-        what = f"{project} cannot be written, nor copied to be built elsewhere: {reason}"
+        what = f"{why}, nor can it be copied to be built elsewhere: {reason}"
         raise PlaceError(what, code="SEB-4001", hint=_WRITABLE) from error
 
 

@@ -200,6 +200,14 @@ def broken_python(place: Path) -> Path:
     return python
 
 
+def not_utf8(place: Path, patch: Patch) -> None:
+    project = Path(os.fsdecode(os.fsencode(place) + b"/\xff"))
+    project.mkdir()
+    patch.chdir(project)
+    scene = staging.Scene("build_editable", {}, load(place), None, None, cast(Any, None), compiles=True)
+    staging._ground(scene, Workspace(place, -1))
+
+
 def ground(place: Path, patch: Patch) -> None:
     def copy(project: Path, parent: Path) -> Path:
         raise shutil.Error([("a.cu", "b/a.cu", "[Errno 13] Permission denied: 'a.cu'")])
@@ -509,7 +517,7 @@ TABLE: dict[str, tuple[Provoke, str, str]] = {
     ),
     "SEB-4001": (
         ground,
-        "cannot be written, nor copied to be built elsewhere: [Errno 13]",
+        "cannot be written, nor can it be copied to be built elsewhere: [Errno 13]",
         "Make it yours to write",
     ),
     "SEB-4002": (
@@ -570,6 +578,7 @@ TABLE: dict[str, tuple[Provoke, str, str]] = {
         "a process may have 64 KiB of stack here",
         "Raise that limit to 8192 KiB",
     ),
+    "SEB-4016": (not_utf8, "is not UTF-8, in which torch writes it down", "Rename the directory"),
     "SEB-5001": (
         lambda p, _: ended(p, hook.Ending(supervisor=-9)),
         "the process that watches over the build was killed (signal 9), so the build was ended",

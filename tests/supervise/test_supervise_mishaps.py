@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 from dataclasses import replace
@@ -100,3 +101,12 @@ def test_small_limits(project: Project, limits: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0 and "compiled 3 objects" in done.stdout, done.stdout
+
+
+def test_a_path_that_is_not_utf_8(project: Project) -> None:
+    root = project.root.rename(os.fsdecode(os.fsencode(project.root.parent) + b"/pro\xffject"))
+    project = replace(project, root=root)
+    text = build_again(project)
+    assert "is not UTF-8, in which torch writes it down, so a copy of " in text and "compiled 3 objects" in text
+    assert "ninja: no work to do." in build_again(project)
+    assert "hint: Rename the directory" in run(project, project.hook("build_editable"))

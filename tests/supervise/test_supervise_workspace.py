@@ -199,6 +199,7 @@ def test_no_place_for_shims(tmp_path: Path) -> None:
 )
 def test_cache_root(cache: str, expected: str, tmp_path: Path) -> None:
     environ = {"XDG_CACHE_HOME": cache.format(tmp=tmp_path), "HOME": str(tmp_path / "h")}
+    (tmp_path / "h").mkdir()
     found = workspace.cache_root(environ)
     assert found == tmp_path / expected
     assert found.stat().st_mode & 0o777 == 0o700
