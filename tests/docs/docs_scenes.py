@@ -7,6 +7,7 @@ package is: by the real pip, uv, build, tox and safe-ext-build, with a compiler 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -115,6 +116,15 @@ def publish_wheel(site: Path, name: str, into: Path) -> None:
     made = shutil.make_archive(str(into / name), "zip", site)
     Path(made).rename(into / f"{name}-py3-none-any.whl")
     shutil.rmtree(site)
+
+
+def write_index(wheels: Path, root: Path) -> None:
+    """The same files as an index, one directory for each project (PEP 503)."""
+    for path in wheels.iterdir():
+        name = re.split(r"-\d", path.name)[0].replace("_", "-").lower()
+        (root / name).mkdir(parents=True, exist_ok=True)
+        with (root / name / "index.html").open("a") as page:
+            page.write(f'<a href="{path.as_uri()}">{path.name}</a>\n')
 
 
 def fake_torch(site: Path) -> Path:
@@ -285,6 +295,7 @@ def make_house(root: Path, wheelhouse: Path) -> House:
         publish(name, wheels)
     publish_wheel(fake_torch(root / "torch"), "torch-2.14.1+cu130", wheels)
     publish_wheel(root / "einops", "einops-0.8.1", wheels)
+    write_index(wheels, root / "simple")
     compiler = root / "compiler" / "nvcc"
     compiler.parent.mkdir()
     subprocess.run(["gcc", "-O1", str(PROJECTS / "standin" / "standin.c"), "-o", str(compiler)], check=True)
@@ -316,8 +327,7 @@ def _make_place(root: Path, house: House, python: Path, environ: Mapping[str, st
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_NO_BUILD_ISOLATION": "0",  # as pip reads it, this turns isolation off
         "TOX_OVERRIDE": "testenv:.pkg.pass_env+=STANDIN_COMPILER",
-        "UV_FIND_LINKS": str(house.wheels),
-        "UV_OFFLINE": "1",
+        "UV_DEFAULT_INDEX": (house.wheels.parent / "simple").as_uri(),
         "UV_NO_BUILD_ISOLATION": "1",
         "UV_CACHE_DIR": str(house.wheels.parent / "uv"),
     }

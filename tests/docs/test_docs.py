@@ -8,11 +8,12 @@ import subprocess
 import sys
 import sysconfig
 from contextlib import ExitStack
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import docs_recipes
 import pytest
-from docs_pages import COMMANDS, DATA, OUTPUT, PAGES, RECIPES, Block, all_blocks, inline_code, passages
+from docs_pages import COMMANDS, DATA, OUTPUT, PAGES, RECIPES, REPOSITORY, Block, all_blocks, inline_code, passages
 from docs_scenes import REAL, SCENES, House, Place, cuda, make_house, new_place, project
 from docs_shell import Command, commands_of, first_not_seen
 from frontend_runs import on_cuda
@@ -34,18 +35,30 @@ PASSAGES = passages(BLOCKS)
 # How many blocks at most say `not run`: who adds one, finds a way to run it, or raises this on purpose.
 MOST_NOT_RUN = 8
 PROGRAMS = (
-    "pip",
-    "python",
-    "uv",
-    "uvx",
-    "safe-ext-build",
-    "tox",
-    "cibuildwheel",
-    "docker",
-    "apt",
-    "conda",
-    "cmake",
+    *("pip", "python", "uv", "safe-ext-build", "tox", "cibuildwheel", "cmake", "ps", "git", "sh"),
+    *("docker", "apt", "apt-get", "dnf", "conda"),
 )
+# Commands within the text that no block runs (patterns), and why that will do.
+MENTIONED = {
+    "docker *": "there is no Docker here",
+    "apt install *": "it is for another machine",
+    "dnf install *": "it is for another machine",
+    "conda install *": "it is for another machine",
+    "sh cuda_*": "it installs a toolkit",
+    "git submodule *": "it is for another repository",
+    "uv run": "a name",
+    "pip -v": "a name",
+    "pip wheel -v": "a name; with its arguments it is run",
+    "pip install -e .": "with --no-build-isolation it is run",
+    "pip install --no-cache-dir *": "it begins a command that is run",
+    "python -m build --no-isolation": "with --wheel it is run",
+    'python -m pip install ".[[]docs]" *': "the CI job runs it",
+    "python -m safe_ext_build": "the tests of the command line run it so",
+    "python tests/benchmarks/*": "they take hours; that the files exist is looked at",
+    "pip config list": "it only shows",
+    "cmake --fresh": "an option of CMake's",
+    "ps -e": "it only shows",
+}
 TABLES = {"build-system", "project"}
 TOOLS = {"safe-ext-build", "uv", "cibuildwheel", "scikit-build", "setuptools"}
 
@@ -90,6 +103,22 @@ def test_commands_within_the_text_exist(page: Path) -> None:
             assert option in known or option.startswith(("cmake.", "editable")), where
         for name in re.findall(r"\bSAFE_EXT_BUILD_[A-Z_]+\b(?!\*)", text):
             _is_variable(name, known, where)
+
+
+def test_commands_within_the_text_are_run_or_known() -> None:
+    run = "\n".join(block.text for passage in PASSAGES for block in passage)
+    seen = set()
+    for page in PAGES:
+        for number, text in inline_code(page):
+            words = text.split()
+            if len(words) < 2 or words[0] not in PROGRAMS or words[0] == "safe-ext-build" or text in run:
+                continue
+            known = next((pattern for pattern in MENTIONED if fnmatchcase(text, pattern)), None)
+            assert known, f"{page.name}:{number}: no block runs `{text}`"
+            seen.add(known)
+            if words[1].startswith("tests/"):
+                assert Path(REPOSITORY, words[1]).exists(), text
+    assert seen == set(MENTIONED), "what is not mentioned any more need not be known"
 
 
 def _parse(words: list[str], where: str) -> None:
