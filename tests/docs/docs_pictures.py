@@ -1,4 +1,4 @@
-"""Makes the screens of the documentation from real runs: `python tests/docs/docs_pictures.py [NAME...]`.
+"""Makes the screens of the documentation from real runs: `python tests/docs/docs_pictures.py [COMMAND...]`.
 
 A run is shown as it was in a terminal of 104 columns, but for the paths of the machine that it ran on.
 """
@@ -16,7 +16,7 @@ import tempfile
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from html import escape
 from pathlib import Path
@@ -24,7 +24,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / name) for name in (".", "docs", "frontends", "report", "toolchain")]
 
-from docs_scenes import House, Place, make_house, new_place, project  # noqa: E402
+from docs_scenes import Place, make_house, new_place, project  # noqa: E402
 from frontend_fixtures import make_wheel  # noqa: E402
 from report_records import flash_attention  # noqa: E402
 
@@ -91,7 +91,7 @@ def in_terminal(place: Place, command: str, until: Callable[[str], bool] | None 
 def picture(title: str, screen: str) -> str:
     """A screen as SVG, for light and dark pages."""
     lines = screen.rstrip("\n").split("\n")
-    width = round(max(COLUMNS * _CHAR, max(map(len, lines))) + 2 * _MARGIN)
+    width = round(COLUMNS * _CHAR + 2 * _MARGIN)
     height = _BAR + _LINE * len(lines) + _MARGIN
     rows = [
         f'<text x="{_MARGIN}" y="{_BAR + _LINE * (number + 0.7):.1f}">{row}</text>'
@@ -119,17 +119,17 @@ def _spans(line: str) -> str:
 # --- what is shown ---
 
 
-def doctor(place: Place) -> Iterator[tuple[str, str]]:
-    yield "safe-ext-build doctor", in_terminal(place, "safe-ext-build doctor")
+def doctor(place: Place) -> str:
+    return in_terminal(place, "safe-ext-build doctor")
 
 
-def report(place: Place) -> Iterator[tuple[str, str]]:
-    """Of the simulated build of flash-attn that the pages of howto/report.md show."""
+def report(place: Place) -> str:
+    """Of the simulated build of flash-attn that the pictures of howto/report.md show."""
     shelf.export(flash_attention(73, 16, 48), place.work / "flash-attn.json")
-    yield "safe-ext-build report", in_terminal(place, "safe-ext-build report flash-attn.json")
+    return in_terminal(place, "safe-ext-build report flash-attn.json")
 
 
-def builds(place: Place) -> Iterator[tuple[str, str]]:
+def builds(place: Place) -> str:
     kernels = project(place.work / "my-kernels", "standin")
     sources(kernels, BUSY)
     command = [str(place.python), "-m", "pip", "install", "-q", "--no-deps", "."]
@@ -140,7 +140,7 @@ def builds(place: Place) -> Iterator[tuple[str, str]]:
     finally:
         place.safe_ext_build("kill", "--all")
         process.wait()
-    yield "safe-ext-build builds --watch", seen.rpartition(_CLEAR)[2].replace("^C", "")
+    return seen.rpartition(_CLEAR)[2].replace("^C", "")
 
 
 def _is_half_way(text: str) -> bool:
@@ -148,14 +148,14 @@ def _is_half_way(text: str) -> bool:
     return "held back: the first" in last and re.search(r"[1-5] of 7 compiled, [2-4] run", last) is not None
 
 
-def sources(target: Path, wanted: dict[str, tuple[float, int]]) -> None:
+def sources(target: Path, wanted: Mapping[str, tuple[float, int]]) -> None:
     for path in (target / "csrc").iterdir():
         path.unlink()
     for name, (seconds, mib) in wanted.items():
         (target / "csrc" / f"{name}.cu").write_text(f"//! seconds={seconds} mib={mib} burn=1\n")
 
 
-SCREENS = {"doctor": doctor, "report": report, "builds": builds}
+SCREENS = {"doctor": doctor, "report": report, "builds --watch": builds}
 
 
 def shareable(text: str, place: Place) -> str:
@@ -163,11 +163,12 @@ def shareable(text: str, place: Place) -> str:
     beside = str(Path(sys.prefix))
     for path, name in ((str(place.root / "home"), "~"), (beside, "~/venv"), (str(place.root), "~")):
         text = text.replace(path, name)
-    text = (
-        text.replace("~/env", "~/venv")
-        .replace("~/cache", "~/.cache")
-        .replace("safe-ext-build-0", "safe-ext-build-1000")
-    )
+    for before, after in (
+        ("~/env", "~/venv"),
+        ("~/cache", "~/.cache"),
+        ("safe-ext-build-0", "safe-ext-build-1000"),
+    ):
+        text = text.replace(before, after)
     return re.sub(r"^Linux \S+", "Linux 6.8.0", text, flags=re.MULTILINE)
 
 
@@ -175,15 +176,16 @@ def main() -> None:
     """Make all screens, or those that are named."""
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
-        house: House = make_house(root / "house", make_wheel(root / "wheel"))
-        for name in sys.argv[1:] or SCREENS:
+        house = make_house(root / "house", make_wheel(root / "wheel"))
+        for command in sys.argv[1:] or SCREENS:
+            name = command.split()[0]
             with ExitStack() as cleanup:
                 place = new_place(root / name, house, root / "wheel", cleanup)
                 place.shell.cwd = place.root / "home"
                 # As for most people: workspaces where they are if nothing is said of them.
                 place.shell.environ.pop("SAFE_EXT_BUILD_WORKSPACE_DIR")
-                for title, screen in SCREENS[name](place):
-                    (STATIC / f"screen-{name}.svg").write_text(picture(title, shareable(screen, place)))
+                screen = shareable(SCREENS[command](place), place)
+                (STATIC / f"screen-{name}.svg").write_text(picture(f"safe-ext-build {command}", screen))
 
 
 if __name__ == "__main__":
