@@ -31,7 +31,7 @@ DATA = ("toml", "ini", "python", "cuda")
 OUTPUT = ("text", "")
 """What a program prints; holds no commands."""
 
-# What these two pages cannot say above a block: they are read where comments are not the place for it.
+# These two pages are read as plain text, too: what would stand above their blocks stands here.
 _SAID_HERE = {
     ("README.md", "python -m pip install . torch &&"): "not run: CI runs this very block",
     ("README.md", 'python -m pip install ".[test]" &&'): "not run: CI runs this very block",
