@@ -321,6 +321,7 @@ def _make_place(root: Path, house: House, python: Path, environ: Mapping[str, st
         # Where builds of one user meet: these are not to be seen by what else runs here.
         "XDG_RUNTIME_DIR": str(root / "run"),
         "SAFE_EXT_BUILD_WORKSPACE_DIR": str(root / "workspaces"),
+        "CUDA_VISIBLE_DEVICES": "",  # as on the pages, there is no GPU
         "STANDIN_COMPILER": str(house.compiler),
         "PIP_FIND_LINKS": str(house.wheels),
         "PIP_NO_INDEX": "1",
