@@ -129,6 +129,15 @@ def report(place: Place) -> str:
     return in_terminal(place, "safe-ext-build report flash-attn.json")
 
 
+def plan(place: Place) -> str:
+    """With the history of an earlier build."""
+    kernels = project(place.work / "my-kernels", "standin")
+    sources(kernels, {name: (max(1, seconds / 10), mib) for name, (seconds, mib) in BUSY.items()})
+    command = [str(place.python), "-m", "pip", "install", "-q", "--no-deps", "."]
+    subprocess.run(command, cwd=kernels, env=place.shell.environ, check=True)
+    return in_terminal(place, "safe-ext-build plan ./my-kernels")
+
+
 def builds(place: Place) -> str:
     kernels = project(place.work / "my-kernels", "standin")
     sources(kernels, BUSY)
@@ -155,7 +164,7 @@ def sources(target: Path, wanted: Mapping[str, tuple[float, int]]) -> None:
         (target / "csrc" / f"{name}.cu").write_text(f"//! seconds={seconds} mib={mib} burn=1\n")
 
 
-SCREENS = {"doctor": doctor, "report": report, "builds --watch": builds}
+SCREENS = {"doctor": doctor, "plan ./my-kernels": plan, "builds --watch": builds, "report": report}
 
 
 def shareable(text: str, place: Place) -> str:
