@@ -21,8 +21,12 @@ from frontend_runs import REPOSITORY, Ground, foreign_variables, only_wheel
 
 @pytest.fixture(scope="session")
 def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with our own wheel, made from a copy that holds nothing of earlier builds."""
-    place = tmp_path_factory.mktemp("house")
+    """A directory with our own wheel."""
+    return make_wheel(tmp_path_factory.mktemp("house"))
+
+
+def make_wheel(place: Path) -> Path:
+    """Our own wheel in a directory, made from a copy that holds nothing of earlier builds."""
     source = place / "source"
     shutil.copytree(REPOSITORY / "safe_ext_build", source / "safe_ext_build")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
