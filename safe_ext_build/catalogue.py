@@ -519,7 +519,7 @@ _ALL = (
         "SEB-5012",
         "This command needs Linux",
         "Watching over a build needs functions that only Linux has.",
-        "Run the command by itself, without `safe-ext-build run --`. Building with pip or uv works elsewhere,"
+        "Run the command by itself, without `safe-ext-build run`. Building with pip or uv works elsewhere,"
         " too, without that protection.",
     ),
     Entry(
