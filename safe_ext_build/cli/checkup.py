@@ -159,6 +159,8 @@ def toolkits(surveyed: Survey, torch: Torch) -> Iterator[Finding]:
         used = choice is not None and one == choice.toolkit
         verdict = "used" if used else "not used"
         reason = _verdict(one.version, facts)
+        if not used and choice is not None and one.version == choice.toolkit.version:
+            reason = f"{choice.toolkit.home}, of the same version, is used"
         values = {"home": str(one.home), "origin": one.origin, "build": one.build, "verdict": verdict}
         text = f"{one.describe()}: {verdict}: {reason}{_completed(one) if used else ''}"
         yield Finding("toolkit", text, "ok" if used else "note", values={**values, "reason": reason})

@@ -37,8 +37,10 @@ def found(*toolkits: cuda.Toolkit, choice: Choice | None = None, error: ToolkitE
 
 
 def test_every_toolkit_has_a_verdict() -> None:
-    surveyed = found(OLD, OURS, choice=Choice(OURS, "the CUDA of torch"))
-    old, ours, empty = checkup.toolkits(surveyed, torch())
+    second = replace(OURS, home=Path("/opt/second"))
+    surveyed = found(OLD, OURS, second, choice=Choice(OURS, "the CUDA of torch"))
+    old, ours, other, empty = checkup.toolkits(surveyed, torch())
+    assert other.text.endswith("not used: /opt/cuda, of the same version, is used")
     assert (old.status, ours.status, empty.status) == ("note", "ok", "note")
     assert old.text.endswith("not used: another major version than torch's CUDA 13.0")
     assert ours.text == "CUDA 13.0 in /opt/cuda (nvcc on PATH): used: the CUDA of torch"
