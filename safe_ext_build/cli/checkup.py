@@ -26,6 +26,7 @@ from ..toolchain.torch import TorchFacts
 
 Status = Literal["ok", "note", "problem"]
 _PATIENCE = 0.5  # seconds for the size of one cache
+_FITS = "the CUDA of torch"
 _ASK = "Open an issue with this output."
 
 
@@ -159,7 +160,9 @@ def toolkits(surveyed: Survey, torch: Torch) -> Iterator[Finding]:
         used = choice is not None and one == choice.toolkit
         verdict = "used" if used else "not used"
         reason = _verdict(one.version, facts)
-        if not used and choice is not None and one.version == choice.toolkit.version:
+        if choice is None and reason == _FITS:
+            reason += ", but another one is named"
+        elif choice is not None and not used and one.version == choice.toolkit.version:
             reason = f"{choice.toolkit.home}, of the same version, is used"
         values = {"home": str(one.home), "origin": one.origin, "build": one.build, "verdict": verdict}
         text = f"{one.describe()}: {verdict}: {reason}{_completed(one) if used else ''}"
@@ -176,7 +179,7 @@ def _verdict(version: tuple[int, int], facts: TorchFacts | None) -> str:
         return "there is no torch for CUDA to compile for"
     wanted = tuple(int(part) for part in facts.cuda.split(".")[:2])
     if version == wanted:
-        return "the CUDA of torch"
+        return _FITS
     kind = "minor" if version[0] == wanted[0] else "major"
     return f"another {kind} version than torch's CUDA {facts.cuda}"
 
