@@ -68,6 +68,7 @@ def test_the_schema_is_what_the_dataclasses_say() -> None:
         "backend-path",
         "build-dir",
         "require-cuda",
+        "launcher",
         "check",
     ]
     assert schema()["jobs.nvcc-threads"].variables == ("SAFE_EXT_BUILD_JOBS_NVCC_THREADS", "NVCC_THREADS")
@@ -136,6 +137,7 @@ SAMPLES: dict[str, str] = {
     "torch.runtime": "/env",
     "torch.pin": "true",
     "require-cuda": "true",
+    "launcher": "sccache",
     "check": "false",
 }
 

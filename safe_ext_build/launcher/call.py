@@ -68,8 +68,6 @@ class Compile:
     append: str
     cuda: bool
     source: str
-    output: str
-    depfile: str
     cwd: str
     directory: str
 
@@ -118,5 +116,5 @@ def _for_ccache(arguments: list[str], compile: Compile, digest: str) -> tuple[li
         return arguments, variables
     arguments = [_IN_SHORT.get(word, word) for word in arguments]
     if "-MD" not in arguments:
-        arguments += ["-MD", "-MF", f"{compile.directory}/depends", "-MT", compile.output]
+        arguments += ["-MD", "-MF", f"{compile.directory}/depends"]
     return arguments, {**variables, "CCACHE_DEPEND": "1"}

@@ -45,11 +45,10 @@ class Tool:
 
 @dataclass(frozen=True)
 class Launcher:
-    """What was chosen. `explicit`: by the setting; `lines` say what, and why. `tools`: all that are installed.
-    `server`: the sccache server of the user's own that is to be used, as he names it."""
+    """What was chosen; `lines` say what, and why. `tools`: all that are installed. `keeps`: what a command brings
+    along itself stays. `server`: the sccache server of the user's own that is to be used, as he names it."""
 
     tool: Tool | None
-    explicit: bool
     lines: tuple[str, ...]
     tools: tuple[Tool, ...] = ()
     keeps: bool = True
@@ -60,21 +59,20 @@ def choose(setting: Choice, source: str, environ: Mapping[str, str]) -> Launcher
     """Choose. `source`: where the setting was given. Raises ToolkitError where the tool that is asked for is
     missing or too old."""
     tools = tuple(filter(None, (find(name, environ) for name in (CCACHE, SCCACHE))))
-    explicit = source != "default" and setting != "auto"
     if setting == "none":
         why = f"no compiler cache, as {source} says"
-        return Launcher(None, True, (why,) if tools else (), tools, keeps=False)
+        return Launcher(None, (why,) if tools else (), tools, keeps=False)
     if setting != "auto":
         return _asked(setting, source, tools, environ)
     if environ.get(TORCH_VARIABLE):
         used = (f"no compiler cache: {TORCH_VARIABLE} is set",) if any(tool.why for tool in tools) else ()
-        return Launcher(None, explicit, used, tools, keeps=False)
+        return Launcher(None, used, tools)
     wanted = [tool for tool in tools if tool.why and not tool.too_old]
     # Who has said something of sccache here and now means more than a directory that was once made.
     wanted.sort(key=lambda tool: not tool.why.endswith("in the environment"))
     if not wanted:
-        return Launcher(None, explicit, _idle(tools), tools)
-    return _chosen(wanted[0], f"{wanted[0].why}", explicit, tools, environ)
+        return Launcher(None, _idle(tools), tools)
+    return _chosen(wanted[0], wanted[0].why, tools, environ)
 
 
 def _asked(name: str, source: str, tools: Sequence[Tool], environ: Mapping[str, str]) -> Launcher:
@@ -89,16 +87,16 @@ def _asked(name: str, source: str, tools: Sequence[Tool], environ: Mapping[str, 
         raise ToolkitError(
             f"{source} asks for {name}; {tool.path} is {tool.version}, older than {oldest}", hint=install
         )
-    return _chosen(tool, f"as {source} says", True, tuple(tools), environ)
+    return _chosen(tool, f"as {source} says", tuple(tools), environ)
 
 
-def _chosen(tool: Tool, why: str, explicit: bool, tools: tuple[Tool, ...], environ: Mapping[str, str]) -> Launcher:
+def _chosen(tool: Tool, why: str, tools: tuple[Tool, ...], environ: Mapping[str, str]) -> Launcher:
     line = (
         f"compiles go through {tool.name} {tool.version} ({tool.path}): {why}; its cache: {storage(tool, environ)}"
     )
     server = environ.get("SCCACHE_SERVER_UDS") or environ.get("SCCACHE_SERVER_PORT") or ""
     mine = server if tool.name == SCCACHE else ""
-    return Launcher(tool, explicit, (redact(line, environ),), tools, server=mine)
+    return Launcher(tool, (redact(line, environ),), tools, server=mine)
 
 
 def _idle(tools: Sequence[Tool]) -> tuple[str, ...]:

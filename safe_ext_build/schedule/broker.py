@@ -1,8 +1,8 @@
 """Admits compiles, keeps their books, and decides what a compile's end means for the build.
 
-The broker lives in the supervisor and touches the world only through `send`: connections are opaque, time
-is passed in. What must be done to processes it leaves in `stop_reason`, `doomed`, `paused`
-(True: stop it, False: let it go on) and `ready_to_interrupt`.
+The broker lives in the supervisor and touches the world only through `send`, and where a compiler cache needs
+names or has a verdict: connections are opaque, time is passed in. What must be done to processes it leaves in
+`stop_reason`, `doomed`, `paused` (True: stop it, False: let it go on) and `ready_to_interrupt`.
 Standard library only.
 """
 
@@ -426,14 +426,11 @@ class Broker:
         launching = self.naming.launching
         job.launcher, job.output = self.tool_of(job), temporary
         if not job.launcher:
-            if job.own_launcher and launching.keeps and not job.parsed.compiles:
+            if job.own_launcher and launching.keeps and not self.server_lost:
                 command = [job.own_launcher, *command]
             return Called(tuple(command), prepend, append)
-        words, parsed = tuple(command), job.parsed
-        compile = Compile(
-            *(words, prepend, append, parsed.cuda, parsed.source, temporary or parsed.output, parsed.depfile),
-            *(job.cwd, job.directory),
-        )
+        parsed = job.parsed
+        compile = Compile(tuple(command), prepend, append, parsed.cuda, parsed.source, job.cwd, job.directory)
         called = call(compile, launching, job.launcher, job.own_launcher, named=bool(temporary))
         if called.used and not self.places.establish(job.cwd, called.used):
             called = call(compile, launching, job.launcher, job.own_launcher, named=False)
@@ -442,7 +439,7 @@ class Broker:
     def tool_of(self, job: Job) -> str:
         """The compiler cache that a compile goes through; '' for none."""
         tool = self.naming.launching.choose(job.own_launcher) if job.parsed.compiles else ""
-        return "" if tool == SCCACHE and self.server_lost else tool
+        return "" if tool == SCCACHE and (self.server_lost or not self.naming.launching.server) else tool
 
     def _wind_down(self) -> None:
         """After the first failure: the running compiles finish, then the failed ones speak, the first one last."""

@@ -50,10 +50,12 @@ class CacheServer:
             self.state = "ready" if _listener(self.launching.server) is not None else "lost"
             self.why = f"nobody listens at {self.launching.server}, the sccache server that the environment names"
             return
+        if (pid := _listener(self.launching.server)) is not None:  # something else of this build was first
+            self.state, self.process = "ready", read(pid)
+            return
         self._deadline = time.monotonic() + PATIENCE
         self.state = "starting"
-        pid = self._fork()
-        self.process = read(pid)
+        self.process = read(self._fork())
 
     def look(self) -> None:
         """Take note of whether it has begun to listen."""
