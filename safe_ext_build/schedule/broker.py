@@ -290,6 +290,10 @@ class Broker:
             found = self.server_log.verdict(job.output) if job.launcher == SCCACHE else Verdict()
         if found.result:
             self.cached[found.result] += 1
+        if found.storage_failed:
+            self._say(
+                job, [f"the storage that {job.launcher} shares does not answer: what is only there is compiled"]
+            )
         return found
 
     def _curve(self, job: Job, spent: float, peak: int) -> Curve:

@@ -64,7 +64,7 @@ class CacheServer:
         if _listener(self.launching.server) is not None:
             self.state = "ready"
         elif time.monotonic() > self._deadline:
-            self.lose(f"it did not begin to listen within {PATIENCE:.0f} s")
+            self.lose(self._last_words() or f"it did not begin to listen within {PATIENCE:.0f} s")
             if self.process:
                 send(self.process, signal.SIGKILL)
 
