@@ -20,7 +20,7 @@ from ..launcher.redact import redact
 from .linux import die_with_parent
 from .processes import Process, read, send
 
-PATIENCE = 20.0
+PATIENCE = 15.0
 """Seconds for a server to begin to listen: one that stores elsewhere first tries whether it can."""
 NICE = 3
 State = Literal["none", "starting", "ready", "lost"]
@@ -64,7 +64,8 @@ class CacheServer:
         if _listener(self.launching.server) is not None:
             self.state = "ready"
         elif time.monotonic() > self._deadline:
-            self.lose(self._last_words() or f"it did not begin to listen within {PATIENCE:.0f} s")
+            silence = f"it did not begin to listen within {PATIENCE:.0f} s (does what it stores in answer?)"
+            self.lose(self._last_words() or silence)
             if self.process:
                 send(self.process, signal.SIGKILL)
 

@@ -9,6 +9,7 @@ import pytest
 from safe_ext_build.events import Event
 from safe_ext_build.launcher.call import Launching
 from safe_ext_build.schedule.broker import Broker, Naming, Sight
+from safe_ext_build.schedule.forecast import Curve
 from safe_ext_build.schedule.policy import Limits, Memory
 
 GIB = 1 << 30
@@ -19,12 +20,14 @@ PROGRAMS = {"ccache": "/bin/ccache", "sccache": "/bin/sccache"}
 class Build:
     """A broker whose workspace is `place`, with one J on connection 1."""
 
-    def __init__(self, place: Path, launching: Launching) -> None:
+    def __init__(self, place: Path, launching: Launching, history: dict[str, Curve] | None = None) -> None:
         self.place = place
         self.sent: list[list[bytes]] = []
         self.events: list[Event] = []
         naming = Naming({}, "project", "/p", {}, free_threads=False, launching=launching)
-        self.broker = Broker(Limits(1, 1, True), naming, str(place / "jobs"), {}, self._send, self._emit)
+        self.broker = Broker(
+            Limits(1, 1, True), naming, str(place / "jobs"), history or {}, self._send, self._emit
+        )
 
     def _send(self, connection: int, fields: list[bytes]) -> None:
         self.sent.append(fields)
@@ -89,6 +92,19 @@ def test_a_hit_teaches_nothing(tmp_path: Path, said: str, result: str) -> None:
     event = build.done()
     assert (event.outcome, event.cache, bool(event.curve)) == ("compiled", result, result == "miss")
     assert build.broker.cached[result] == 1
+
+
+def test_what_a_hit_has_saved(tmp_path: Path) -> None:
+    words = ("g++", "-c", "a.cpp", "-o", "a.o")
+    first = Build(tmp_path, launching("ccache"))
+    first.ask(*words)
+    known = {first.done().entry: Curve(60.0, (GIB,) * 16)}
+    second = Build(tmp_path, launching("ccache"), known)
+    second.ask(*words)
+    (tmp_path / "jobs" / "1").mkdir(parents=True)
+    (tmp_path / "jobs" / "1" / "verdict").write_text("direct_cache_hit\n")
+    event = second.done()
+    assert (event.cache, event.again, event.saved) == ("hit", True, 58.0)
 
 
 def test_what_ran_in_a_server_unseen_teaches_nothing(tmp_path: Path) -> None:

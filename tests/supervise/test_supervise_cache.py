@@ -135,9 +135,9 @@ def test_what_the_servers_compilers_hold_is_their_jobs(cached: Project) -> None:
     assert first["large"]["peak"] > 200 << 20 > first["small"]["peak"]
     assert [run["cache"] for run in first.values()] == ["miss", "miss"]
     shutil.rmtree(cached.root / "build")
-    assert "cache: 2 hits (saved" in run_hook(cached)
+    assert "cache: 2 hits" in run_hook(cached)
     second = runs(cached)
-    assert second["large"]["curve"] == [] and second["large"]["saved"] > 1
+    assert second["large"]["curve"] == [] and second["large"]["again"]
 
 
 def runs(project: Project) -> dict[str, dict[str, Any]]:
