@@ -100,10 +100,11 @@ def call(compile: Compile, launching: Launching, tool: str, own: str, *, named: 
     if named:
         places = {**launching.places, compile.cwd: names.HERE}
         arguments, used = names.mapped(arguments, compile.source, places)
-    if named and compile.cuda and launching.toolkit and compiler == f"{launching.toolkit}/bin/nvcc":
-        name = places[launching.toolkit]
-        used = {**used, name: launching.toolkit}
-        compiler = launching.front if tool == SCCACHE else f"{names.link(name)}/bin/nvcc"
+    if named and compile.cuda and compiler == f"{launching.toolkit}/bin/nvcc":
+        if name := places.get(launching.toolkit):  # not where that is /usr, the same everywhere
+            used = {**used, name: launching.toolkit}
+            compiler = f"{names.link(name)}/bin/nvcc"
+        compiler = launching.front if tool == SCCACHE else compiler
     words = (launching.program(tool, own), compiler, *arguments)
     return Called(words, prepend, append, used, {name: value for name, value in variables.items() if value})
 

@@ -271,7 +271,7 @@ class Broker:
         self.frozen.discard(job.id)
         if outcome == "compiled":
             self.compiled += 1
-            self.scheduler.finished(job.id, now, curve if _teaches(job, said_of) else None)
+            self.scheduler.finished(job.id, now, curve if self._teaches(job, said_of) else None)
             self._release(job)
         elif outcome == "stopped":
             self._stop(f"the compiler of {job.name} was killed by signal {outcomes.killed_by(status, said)}")
@@ -295,6 +295,11 @@ class Broker:
                 job, [f"the storage that {job.launcher} shares does not answer: what is only there is compiled"]
             )
         return found
+
+    def _teaches(self, job: Job, said_of: Verdict) -> bool:
+        """Whether a run shows what the compile costs: a hit does not, nor one that a server ran unseen."""
+        seen = job.launcher != SCCACHE or (self.naming.launching.ours and bool(job.samples))
+        return seen and said_of.result != "hit"
 
     def _curve(self, job: Job, spent: float, peak: int) -> Curve:
         """What the run that has just ended took; one too short to be seen is known by its peak alone."""
@@ -494,7 +499,7 @@ class Broker:
                 archs=len(job.parsed.archs),
                 entry=job.features.with_threads(job.threads).entry,
                 alone=curve.seconds,
-                curve=curve.points if _teaches(job, said_of) else (),
+                curve=curve.points if self._teaches(job, said_of) else (),
                 job=job.id,
                 cuda=job.parsed.cuda,
                 targets=";".join(job.parsed.archs),
@@ -510,11 +515,6 @@ class Broker:
 
 def _absolute(cwd: str, path: str) -> str:
     return os.path.join(cwd, path) if path else ""
-
-
-def _teaches(job: Job, said_of: Verdict) -> bool:
-    """Whether a run shows what the compile costs: a hit does not, nor what ran in a server and was never seen."""
-    return said_of.result != "hit" and (job.launcher != SCCACHE or bool(job.samples))
 
 
 def _killer(job: Job) -> str:

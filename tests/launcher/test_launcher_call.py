@@ -112,6 +112,14 @@ def test_sccache_gets_a_front_of_nvcc_and_the_compilers_content() -> None:
     assert other.words[1] == "/elsewhere/bin/nvcc"
 
 
+def test_a_toolkit_that_has_no_name_of_its_own_is_called_by_its_path() -> None:
+    """Debian's lies in /usr."""
+    usr = replace(LAUNCHING, toolkit="/usr")
+    nvcc = compile_of("/usr/bin/nvcc", "-c", "/home/u/p/csrc/a.cu", cuda=True)
+    assert call(nvcc, usr, "ccache", "", named=True).words[1] == "/usr/bin/nvcc"
+    assert call(nvcc, usr, "sccache", "", named=True).words[1] == "/ws/bin/front/bin/nvcc"
+
+
 def test_without_names_the_command_is_as_it_was() -> None:
     words = ("g++", "-I/home/u/p/include", "-c", "/home/u/p/csrc/a.cu")
     called = through("sccache", compile_of(*words), named=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,13 @@ def test_what_ran_in_a_server_unseen_teaches_nothing(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(f"[D DEBUG x] [{output}]: Cache miss in 0.1 s\n")
     event = build.done()
     assert (event.cache, event.curve) == ("miss", ())
+
+
+def test_what_the_users_own_server_runs_teaches_nothing(tmp_path: Path) -> None:
+    build = Build(tmp_path, replace(launching("sccache"), ours=False))
+    build.ask("g++", "-c", "a.cpp", "-o", "a.o")
+    build.broker.observe({1: (10 << 20, 0.1)}, 2.5)
+    assert build.done().curve == ()
 
 
 def test_one_that_a_server_was_seen_to_work_for_does(tmp_path: Path) -> None:

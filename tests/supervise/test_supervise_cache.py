@@ -94,6 +94,7 @@ def test_whatever_is_hit_the_server_and_its_compilers_go(
         assert seconds <= PROMISE, f"{seconds:.1f} s; still there: {build.names()}\n{build.text()}"
         build.wait()
         assert build.leftovers() == []
+        assert list(cached.root.rglob(".seb")) == []
         assert bystanders.dead() == []
 
 
