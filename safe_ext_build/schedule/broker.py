@@ -291,10 +291,15 @@ class Broker:
         if found.result:
             self.cached[found.result] += 1
         if found.storage_failed:
-            self._say(
-                job, [f"the storage that {job.launcher} shares does not answer: what is only there is compiled"]
-            )
+            self._go_without_storage(job)
         return found
+
+    def _go_without_storage(self, job: Job) -> None:
+        """ccache soon gives up on it, and goes on with its own disk; sccache waits a minute for each object."""
+        what = "only there is compiled"
+        if job.launcher == SCCACHE:
+            self.server_lost, what = True, "left is compiled without a cache"
+        self._say(job, [f"the storage that {job.launcher} shares does not answer: what is {what}"])
 
     def _teaches(self, job: Job, said_of: Verdict) -> bool:
         """Whether a run shows what the compile costs: a hit does not, nor one that a server ran unseen."""

@@ -22,6 +22,9 @@ from .processes import Process, read, send
 
 PATIENCE = 15.0
 """Seconds for a server to begin to listen: one that stores elsewhere first tries whether it can."""
+IDLE = 30.0
+"""Seconds without any work for those who wait, after which it is given up: with a Redis that is gone, sccache 0.16
+waits for ever."""
 NICE = 3
 State = Literal["none", "starting", "ready", "lost"]
 
@@ -37,6 +40,8 @@ class CacheServer:
         self.process: Process | None = None
         self.why = ""
         self._deadline = 0.0
+        self._spent = 0.0
+        self._worked = 0.0
 
     @property
     def pid(self) -> int:
@@ -68,6 +73,15 @@ class CacheServer:
             self.lose(self._last_words() or silence)
             if self.process:
                 send(self.process, signal.SIGKILL)
+
+    def watch(self, now: float, spent: float, waited_for: bool) -> None:
+        """Take note of the CPU seconds that it and its compilers have used. `waited_for`: compiles run through it.
+        (Who tries again and again to connect uses a little.)"""
+        if not waited_for or spent - self._spent > 0.02 * (now - self._worked):
+            self._spent, self._worked = spent, now
+        elif self.state == "ready" and self.process and now - self._worked > IDLE:
+            self.lose(f"it has done nothing for {IDLE:.0f} s (does what it stores in answer?)")
+            send(self.process, signal.SIGKILL)
 
     def ended(self, pid: int, status: int) -> bool:
         """Whether the process that has ended was the server: then it is lost."""

@@ -16,6 +16,10 @@ import pytest
 from cached_standin import slow_compiler, sources, variables
 from kill_harness import PROMISE, Build, Bystanders, Project, make_project, number_of, started
 
+from safe_ext_build.launcher.call import Launching
+from safe_ext_build.supervise.cache_server import IDLE, CacheServer
+from safe_ext_build.supervise.processes import read
+
 pytestmark = pytest.mark.frontend
 
 SLOW, QUICK = "60, 0", "0, 0"
@@ -119,7 +123,7 @@ def test_a_compiler_of_the_server_that_is_killed_from_outside_ends_the_build(cac
     with started(cached, cached.hook()) as build:
         wait_for_compilers(build)
         build.mark("")
-        compiler = build.named("g++")[0]
+        compiler = next(one for one in build.named("g++") if _parent(one) == "sccache" and one.children())
         for process in [compiler, *compiler.children(recursive=True)]:  # the server waits for whoever has its pipe
             process.kill()
         assert build.seconds_to_clear() <= PROMISE
@@ -161,3 +165,25 @@ def test_two_builds_at_once_share_a_cache(tmp_path: Path) -> None:
             assert "compiled 3 objects" in build.text()
     shutil.rmtree(projects[0].root / "build")
     assert "cache: 3 hits" in run_hook(projects[0])
+
+
+def test_a_server_that_does_nothing_for_those_who_wait_is_given_up() -> None:
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        server = CacheServer(Launching(), {}, "")
+        server.state, server.process = "ready", read(sleeper.pid)
+        states = []
+        for now, spent, waited_for in [
+            (0, 1, True),
+            (1, 2, True),
+            (2, 2, False),
+            (3, 2.5, True),
+            (4.1, 2.5, True),
+        ]:
+            server.watch(now * IDLE, spent * IDLE, waited_for)
+            states.append(server.state)
+        assert states == ["ready", "ready", "ready", "ready", "lost"]
+        assert sleeper.wait(10) == -signal.SIGKILL
+    assert server.line() == (
+        "the sccache server of this build is lost: it has done nothing for 30 s (does what it stores in answer?); "
+        "what is left is compiled without a cache"
+    )
