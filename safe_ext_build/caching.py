@@ -6,7 +6,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,8 @@ _SOCKET = "sccache"
 
 @dataclass(frozen=True)
 class Ground:
-    """Where a build finds things. `source`: the project's directory, `store`: where objects are kept, or ''."""
+    """Where a build finds things. `source`: the project's directory. `store`: where objects are kept, if that is
+    not below it. `cuda_home`: what is exported as such. `cache`: the user's."""
 
     source: Path
     store: Path | None
@@ -65,19 +66,17 @@ def prepare(
         tool=chosen,
         keeps=launcher.keeps,
         programs=tools,
-        **_digests(place, ground, cuda, environ),
         places=places,
         toolkit=toolkit,
         front=_front(place, toolkit, places) if toolkit and SCCACHE in tools else "",
         server=launcher.server or str(place.shims / _SOCKET),
         ours=not launcher.server,
-        bases=[
-            f"{path}/"
-            for path in dict.fromkeys(map(str, (ground.source, ground.store, place.path)))
-            if path != "None"
-        ],
+        bases=[f"{path}/" for path in filter(None, (ground.source, ground.store, place.path))],
         log=str(place.path / "sccache.log"),
     )
+    if chosen:
+        digests, busters = _digests(place, ground, cuda, environ)
+        launching = replace(launching, digests=digests, busters=busters)
     variables |= _for_tools(chosen, launching, environ)
     return Prepared(launching, variables)
 
@@ -134,7 +133,7 @@ def _python_includes() -> Iterable[str]:
 
 def _digests(
     place: Workspace, ground: Ground, cuda: Cuda | None, environ: Mapping[str, str]
-) -> dict[str, dict[str, str]]:
+) -> tuple[dict[str, str], dict[str, str]]:
     """The compilers' content, as files for ccache and as words for sccache."""
     memory = digest.Memory(ground.cache / _MEMORY)
     host = [compiler_of(environ.get(variable) or default) for variable, default in (("CC", "cc"), ("CXX", "c++"))]
@@ -151,11 +150,11 @@ def _digests(
         path.write_text(text)
         files[kind] = ":".join(filter(None, [environ.get("CCACHE_EXTRAFILES"), str(path)]))
     own = environ.get("SCCACHE_C_CUSTOM_CACHE_BUSTER", "")
-    return {"digests": files, "busters": {kind: " ".join([own, *text.split()]) for kind, text in contents.items()}}
+    return files, {kind: " ".join([own, *text.split()]) for kind, text in contents.items()}
 
 
 def _front(place: Workspace, toolkit: str, places: Mapping[str, str]) -> str:
     """What sccache is to take for nvcc (see launcher.dryrun)."""
-    short = f"{names.link(places[toolkit])}/bin/nvcc"
+    short = f"{names.link(places[toolkit]) if toolkit in places else toolkit}/bin/nvcc"
     pairs = [word for path, name in places.items() for word in (path, names.link(name))]
     return str(shims.write_front(place, short, f"{toolkit}/bin/nvcc", pairs))

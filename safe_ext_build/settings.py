@@ -307,7 +307,7 @@ class Settings:
     """The compiler cache that compiles go through. `auto`: the one that is installed and that you have configured
     or used (a variable of its own in the environment, its configuration file, a cache that it has filled); of two,
     ccache; and one that CC or CMake puts before a compiler. `none`: no cache, not even such a one.
-    `TORCH_NO_COMPILER_WRAPPER` in the environment means the same as `none` where this is not set."""
+    With `TORCH_NO_COMPILER_WRAPPER` in the environment, `auto` uses no other than such a one."""
 
     check: Flag = True
     """Whether the extension modules of a finished build are read and loaded, with the torch that they were built

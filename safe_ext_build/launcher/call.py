@@ -68,8 +68,6 @@ class Compile:
     append: str
     cuda: bool
     source: str
-    output: str
-    depfile: str
     cwd: str
     directory: str
 
@@ -102,10 +100,11 @@ def call(compile: Compile, launching: Launching, tool: str, own: str, *, named: 
     if named:
         places = {**launching.places, compile.cwd: names.HERE}
         arguments, used = names.mapped(arguments, compile.source, places)
-    if named and compile.cuda and launching.toolkit and compiler == f"{launching.toolkit}/bin/nvcc":
-        name = places[launching.toolkit]
-        used = {**used, name: launching.toolkit}
-        compiler = launching.front if tool == SCCACHE else f"{names.link(name)}/bin/nvcc"
+    if named and compile.cuda and compiler == f"{launching.toolkit}/bin/nvcc":
+        if name := places.get(launching.toolkit):  # not where that is /usr, the same everywhere
+            used = {**used, name: launching.toolkit}
+            compiler = f"{names.link(name)}/bin/nvcc"
+        compiler = launching.front if tool == SCCACHE else compiler
     words = (launching.program(tool, own), compiler, *arguments)
     return Called(words, prepend, append, used, {name: value for name, value in variables.items() if value})
 
@@ -118,5 +117,5 @@ def _for_ccache(arguments: list[str], compile: Compile, digest: str) -> tuple[li
         return arguments, variables
     arguments = [_IN_SHORT.get(word, word) for word in arguments]
     if "-MD" not in arguments:
-        arguments += ["-MD", "-MF", f"{compile.directory}/depends", "-MT", compile.output]
+        arguments += ["-MD", "-MF", f"{compile.directory}/depends"]
     return arguments, {**variables, "CCACHE_DEPEND": "1"}

@@ -15,6 +15,8 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from .. import probe
+
 _TOOLKIT = (
     *("bin/nvcc", "bin/nvcc.profile", "bin/cudafe++", "bin/ptxas", "bin/fatbinary", "bin/nvlink"),
     *("nvvm/bin/cicc", "nvvm/libdevice/libdevice.10.bc"),
@@ -34,25 +36,18 @@ def of_compiler(program: str, environ: Mapping[str, str], memory: Memory) -> str
         return ""
     parts = [
         Path(path)
-        for path in (shutil.which(_part(found, name), path=environ.get("PATH")) for name in _PARTS)
+        for path in (shutil.which(_part(found, name, environ), path=environ.get("PATH")) for name in _PARTS)
         if path
     ]
     return _together(memory.digest(path) for path in (Path(found), *parts))
 
 
-def _part(compiler: str, name: str) -> str:
+def _part(compiler: str, name: str, environ: Mapping[str, str]) -> str:
     try:
-        done = subprocess.run(
-            [compiler, f"-print-prog-name={name}"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
+        status, said = probe.run([compiler, f"-print-prog-name={name}"], environ)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return "" if status else said.strip()
 
 
 def _together(digests: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Literal
 
+from .. import probe
 from ..errors import ToolkitError
 from .call import CCACHE, SCCACHE
 from .redact import redact
@@ -45,11 +46,10 @@ class Tool:
 
 @dataclass(frozen=True)
 class Launcher:
-    """What was chosen. `explicit`: by the setting; `lines` say what, and why. `tools`: all that are installed.
-    `server`: the sccache server of the user's own that is to be used, as he names it."""
+    """What was chosen; `lines` say what, and why. `tools`: all that are installed. `keeps`: what a command brings
+    along itself stays. `server`: the sccache server of the user's own that is to be used, as he names it."""
 
     tool: Tool | None
-    explicit: bool
     lines: tuple[str, ...]
     tools: tuple[Tool, ...] = ()
     keeps: bool = True
@@ -60,21 +60,20 @@ def choose(setting: Choice, source: str, environ: Mapping[str, str]) -> Launcher
     """Choose. `source`: where the setting was given. Raises ToolkitError where the tool that is asked for is
     missing or too old."""
     tools = tuple(filter(None, (find(name, environ) for name in (CCACHE, SCCACHE))))
-    explicit = source != "default" and setting != "auto"
     if setting == "none":
         why = f"no compiler cache, as {source} says"
-        return Launcher(None, True, (why,) if tools else (), tools, keeps=False)
+        return Launcher(None, (why,) if tools else (), tools, keeps=False)
     if setting != "auto":
         return _asked(setting, source, tools, environ)
     if environ.get(TORCH_VARIABLE):
         used = (f"no compiler cache: {TORCH_VARIABLE} is set",) if any(tool.why for tool in tools) else ()
-        return Launcher(None, explicit, used, tools, keeps=False)
+        return Launcher(None, used, tools)
     wanted = [tool for tool in tools if tool.why and not tool.too_old]
     # Who has said something of sccache here and now means more than a directory that was once made.
     wanted.sort(key=lambda tool: not tool.why.endswith("in the environment"))
     if not wanted:
-        return Launcher(None, explicit, _idle(tools), tools)
-    return _chosen(wanted[0], f"{wanted[0].why}", explicit, tools, environ)
+        return Launcher(None, _idle(tools), tools)
+    return _chosen(wanted[0], wanted[0].why, tools, environ)
 
 
 def _asked(name: str, source: str, tools: Sequence[Tool], environ: Mapping[str, str]) -> Launcher:
@@ -88,16 +87,16 @@ def _asked(name: str, source: str, tools: Sequence[Tool], environ: Mapping[str, 
         oldest = ".".join(map(str, OLDEST[name]))
         what = f"{source} asks for {name}; {tool.path} is {tool.version}, older than {oldest}"
         raise ToolkitError(what, code="SEB-6202", hint=install)
-    return _chosen(tool, f"as {source} says", True, tuple(tools), environ)
+    return _chosen(tool, f"as {source} says", tuple(tools), environ)
 
 
-def _chosen(tool: Tool, why: str, explicit: bool, tools: tuple[Tool, ...], environ: Mapping[str, str]) -> Launcher:
+def _chosen(tool: Tool, why: str, tools: tuple[Tool, ...], environ: Mapping[str, str]) -> Launcher:
     line = (
         f"compiles go through {tool.name} {tool.version} ({tool.path}): {why}; its cache: {storage(tool, environ)}"
     )
     server = environ.get("SCCACHE_SERVER_UDS") or environ.get("SCCACHE_SERVER_PORT") or ""
     mine = server if tool.name == SCCACHE else ""
-    return Launcher(tool, explicit, (redact(line, environ),), tools, server=mine)
+    return Launcher(tool, (redact(line, environ),), tools, server=mine)
 
 
 def _idle(tools: Sequence[Tool]) -> tuple[str, ...]:
@@ -116,7 +115,7 @@ def _idle(tools: Sequence[Tool]) -> tuple[str, ...]:
 def find(name: str, environ: Mapping[str, str]) -> Tool | None:
     """The tool as a build would find it: on PATH, else as the package beside us."""
     path = next((path for path in _places(name, environ) if path), None)
-    version = _version(path) if path else ""
+    version = _version(path, environ) if path else ""
     return Tool(name, path, version, _why(name, environ)) if path and version else None
 
 
@@ -134,15 +133,13 @@ def _packaged(name: str) -> Path | None:
     return next((path for path in (Path(str(file)).resolve() for file in files) if path.is_file()), None)
 
 
-def _version(path: Path) -> str:
+def _version(path: Path, environ: Mapping[str, str]) -> str:
     try:
-        done = subprocess.run(
-            [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
+        status, said = probe.run([str(path), "--version"], environ)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
         return ""
-    found = re.search(r"\b\d+\.\d+(?:\.\d+)?", done.stdout)
-    return found[0] if found and not done.returncode else ""
+    found = re.search(r"\b\d+\.\d+(?:\.\d+)?", said)
+    return found[0] if found and not status else ""
 
 
 def _why(name: str, environ: Mapping[str, str]) -> str:
@@ -155,7 +152,7 @@ def _why(name: str, environ: Mapping[str, str]) -> str:
         if any(Path(word).name == name for word in re.split(r"[ ;]", environ.get(variable, ""))):
             return f"{variable} names it in the environment"
     for path in _own_files(name, environ):
-        if path.exists():
+        if os.path.exists(path):  # noqa: PTH110 - one that we may not look at is nobody's here
             return f"{path} is there"
     return ""
 

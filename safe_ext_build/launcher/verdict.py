@@ -31,21 +31,23 @@ _CANNOT = re.compile(r"parse_arguments: CannotCache\((.*?)\): \[")
 
 @dataclass(frozen=True)
 class Verdict:
-    """`why`: the reason, of one that cannot be cached."""
+    """`why`: the reason, of one that cannot be cached. `storage_failed`: where it shares them, nobody answered."""
 
     result: Result = ""
     why: str = ""
+    storage_failed: bool = False
 
 
 def from_ccache(text: str) -> Verdict:
     """Read a CCACHE_STATSLOG of one compile."""
     counted = {line for line in text.splitlines() if line and not line.startswith("#")}
+    failed = bool(counted & {"remote_storage_error", "remote_storage_timeout"})
     if counted & _CCACHE_HITS:
-        return Verdict("hit")
+        return Verdict("hit", storage_failed=failed)
     for counter in sorted(counted):
         if counter in ("internal_error", "preprocessor_error") or not _CCACHE_LOOKED_UP.fullmatch(counter):
             return Verdict("uncacheable", _CCACHE_REASONS.get(counter, counter.replace("_", " ")))
-    return Verdict("miss") if "cache_miss" in counted else Verdict()
+    return Verdict("miss", storage_failed=failed) if "cache_miss" in counted else Verdict()
 
 
 def read_ccache(path: str) -> Verdict:
@@ -86,7 +88,8 @@ class ServerLog:
     def _take(self, line: str) -> None:
         if found := _LOOKED_UP.search(line):
             result = _RESULTS.get(found[2], "miss")
-            self._found[found[1]] = Verdict(result, "sccache was told not to" if result == "uncacheable" else "")
+            why = "sccache was told not to" if result == "uncacheable" else ""
+            self._found[found[1]] = Verdict(result, why, found[2] in ("read error", "timed out"))
         elif cannot := _CANNOT.search(line):
             reason, _, more = cannot[1].partition(", ")
             why = _SCCACHE_REASONS.get(reason, reason if not more else f"{reason}: {more}")

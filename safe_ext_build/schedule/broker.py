@@ -1,8 +1,8 @@
 """Admits compiles, keeps their books, and decides what a compile's end means for the build.
 
-The broker lives in the supervisor and touches the world only through `send`: connections are opaque, time
-is passed in. What must be done to processes it leaves in `stop_reason`, `doomed`, `paused`
-(True: stop it, False: let it go on) and `ready_to_interrupt`.
+The broker lives in the supervisor and touches the world only through `send`, and where a compiler cache needs
+names or has a verdict: connections are opaque, time is passed in. What must be done to processes it leaves in
+`stop_reason`, `doomed`, `paused` (True: stop it, False: let it go on) and `ready_to_interrupt`.
 Standard library only.
 """
 
@@ -273,7 +273,7 @@ class Broker:
         self.frozen.discard(job.id)
         if outcome == "compiled":
             self.compiled += 1
-            self.scheduler.finished(job.id, now, curve if _teaches(job, said_of) else None)
+            self.scheduler.finished(job.id, now, curve if self._teaches(job, said_of) else None)
             self._release(job)
         elif outcome == "stopped":
             self._stop(f"the compiler of {job.name} was killed by signal {outcomes.killed_by(status, said)}")
@@ -292,7 +292,21 @@ class Broker:
             found = self.server_log.verdict(job.output) if job.launcher == SCCACHE else Verdict()
         if found.result:
             self.cached[found.result] += 1
+        if found.storage_failed:
+            self._go_without_storage(job)
         return found
+
+    def _go_without_storage(self, job: Job) -> None:
+        """ccache soon gives up on it, and goes on with its own disk; sccache waits a minute for each object."""
+        what = "only there is compiled"
+        if job.launcher == SCCACHE:
+            self.server_lost, what = True, "left is compiled without a cache"
+        self._say(job, [f"the storage that {job.launcher} shares does not answer: what is {what}"])
+
+    def _teaches(self, job: Job, said_of: Verdict) -> bool:
+        """Whether a run shows what the compile costs: a hit does not, nor one that a server ran unseen."""
+        seen = job.launcher != SCCACHE or (self.naming.launching.ours and bool(job.samples))
+        return seen and said_of.result != "hit"
 
     def _curve(self, job: Job, spent: float, peak: int) -> Curve:
         """What the run that has just ended took; one too short to be seen is known by its peak alone."""
@@ -428,14 +442,11 @@ class Broker:
         launching = self.naming.launching
         job.launcher, job.output = self.tool_of(job), temporary
         if not job.launcher:
-            if job.own_launcher and launching.keeps and not job.parsed.compiles:
+            if job.own_launcher and launching.keeps and not self.server_lost:
                 command = [job.own_launcher, *command]
             return Called(tuple(command), prepend, append)
-        words, parsed = tuple(command), job.parsed
-        compile = Compile(
-            *(words, prepend, append, parsed.cuda, parsed.source, temporary or parsed.output, parsed.depfile),
-            *(job.cwd, job.directory),
-        )
+        parsed = job.parsed
+        compile = Compile(tuple(command), prepend, append, parsed.cuda, parsed.source, job.cwd, job.directory)
         called = call(compile, launching, job.launcher, job.own_launcher, named=bool(temporary))
         if called.used and not self.places.establish(job.cwd, called.used):
             called = call(compile, launching, job.launcher, job.own_launcher, named=False)
@@ -444,7 +455,7 @@ class Broker:
     def tool_of(self, job: Job) -> str:
         """The compiler cache that a compile goes through; '' for none."""
         tool = self.naming.launching.choose(job.own_launcher) if job.parsed.compiles else ""
-        return "" if tool == SCCACHE and self.server_lost else tool
+        return "" if tool == SCCACHE and (self.server_lost or not self.naming.launching.server) else tool
 
     def _wind_down(self) -> None:
         """After the first failure: the running compiles finish, then the failed ones speak, the first one last."""
@@ -495,7 +506,7 @@ class Broker:
                 archs=len(job.parsed.archs),
                 entry=job.features.with_threads(job.threads).entry,
                 alone=curve.seconds,
-                curve=curve.points if _teaches(job, said_of) else (),
+                curve=curve.points if self._teaches(job, said_of) else (),
                 job=job.id,
                 cuda=job.parsed.cuda,
                 targets=";".join(job.parsed.archs),
@@ -511,11 +522,6 @@ class Broker:
 
 def _absolute(cwd: str, path: str) -> str:
     return os.path.join(cwd, path) if path else ""
-
-
-def _teaches(job: Job, said_of: Verdict) -> bool:
-    """Whether a run shows what the compile costs: a hit does not, nor what ran in a server and was never seen."""
-    return said_of.result != "hit" and (job.launcher != SCCACHE or bool(job.samples))
 
 
 def _killer(job: Job) -> str:

@@ -20,8 +20,11 @@ from ..launcher.redact import redact
 from .linux import die_with_parent
 from .processes import Process, read, send
 
-PATIENCE = 20.0
+PATIENCE = 15.0
 """Seconds for a server to begin to listen: one that stores elsewhere first tries whether it can."""
+IDLE = 30.0
+"""Seconds without any work for those who wait, after which it is given up: with a Redis that is gone, sccache 0.16
+waits for ever."""
 NICE = 3
 State = Literal["none", "starting", "ready", "lost"]
 
@@ -37,6 +40,8 @@ class CacheServer:
         self.process: Process | None = None
         self.why = ""
         self._deadline = 0.0
+        self._spent = 0.0
+        self._worked = 0.0
 
     @property
     def pid(self) -> int:
@@ -50,10 +55,12 @@ class CacheServer:
             self.state = "ready" if _listener(self.launching.server) is not None else "lost"
             self.why = f"nobody listens at {self.launching.server}, the sccache server that the environment names"
             return
+        if (pid := _listener(self.launching.server)) is not None:  # something else of this build was first
+            self.state, self.process = "ready", read(pid)
+            return
         self._deadline = time.monotonic() + PATIENCE
         self.state = "starting"
-        pid = self._fork()
-        self.process = read(pid)
+        self.process = read(self._fork())
 
     def look(self) -> None:
         """Take note of whether it has begun to listen."""
@@ -62,9 +69,19 @@ class CacheServer:
         if _listener(self.launching.server) is not None:
             self.state = "ready"
         elif time.monotonic() > self._deadline:
-            self.lose(f"it did not begin to listen within {PATIENCE:.0f} s")
+            silence = f"it did not begin to listen within {PATIENCE:.0f} s (does what it stores in answer?)"
+            self.lose(self._last_words() or silence)
             if self.process:
                 send(self.process, signal.SIGKILL)
+
+    def watch(self, now: float, spent: float, waited_for: bool) -> None:
+        """Take note of the CPU seconds that it and its compilers have used. `waited_for`: compiles run through it.
+        (Who tries again and again to connect uses a little.)"""
+        if not waited_for or spent - self._spent > 0.02 * (now - self._worked):
+            self._spent, self._worked = spent, now
+        elif self.state == "ready" and self.process and now - self._worked > IDLE:
+            self.lose(f"it has done nothing for {IDLE:.0f} s (does what it stores in answer?)")
+            send(self.process, signal.SIGKILL)
 
     def ended(self, pid: int, status: int) -> bool:
         """Whether the process that has ended was the server: then it is lost."""

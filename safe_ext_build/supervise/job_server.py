@@ -122,6 +122,8 @@ class JobServer:
         used = self.usage.look({job.id: job.pid for job in self.broker.running()}, self.cache.pid)
         self.sight = self.memory.look(self.neighbours.outlooks())
         self.broker.observe(used, now)
+        served = [job for job in self.broker.running() if job.launcher == SCCACHE]
+        self.cache.watch(now, self.usage.spent_by_server, bool(served) and not self.broker.frozen)
         if now >= self.next_note:
             self.next_note = now + NOTE
             self.broker.note(used, now, self.sight.memory)

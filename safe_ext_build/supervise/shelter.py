@@ -112,6 +112,7 @@ class Shelter:
             place = self._workspace.path
             end_all(lambda: of(place))
         self._workspace.remove()
+        self._workspace = None
 
 
 _open: list[Shelter] = []
@@ -130,6 +131,12 @@ def sheltered(root: Callable[[], Path] | None, frontend: bool = True) -> Iterato
             yield
     finally:
         _open.clear()
+        shelter.close()
+
+
+def fold() -> None:
+    """Remove the workspace of the shelter that we are in, until something is asked again: who waits keeps none."""
+    for shelter in _open:
         shelter.close()
 
 

@@ -22,7 +22,7 @@ from typing import Literal
 from .. import ui
 from ..errors import BuildRunning, SupervisionError
 from ..machine.neighbours import living, neighbours_root
-from . import ending, registry, terminal
+from . import ending, registry, shelter, terminal
 from .heartbeat import duration, progress
 from .hook import Signals, die_by, leave_if_orphaned
 from .processes import read
@@ -130,6 +130,7 @@ class Turn:
     def _wait(self, found: Holder, described: str) -> None:
         if self.for_frontend:
             leave_if_orphaned()
+        shelter.fold()
         self._tell(f"{described}; waiting for its end (safe-ext-build kill {found.build} brings it about)")
         with Signals() as signals:
             deadly = self._watch(found, signals)

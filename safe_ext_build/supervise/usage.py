@@ -31,6 +31,7 @@ class Watch:
         self._passes = 0
         self._adopted: dict[int, tuple[int, int]] = {}
         self._before: dict[int, tuple[int, int]] = {}
+        self.spent_by_server = 0.0
 
     def look(self, roots: Mapping[int, int], server: int = 0) -> dict[int, Usage]:
         """What the descendants of each root process use; `roots` is job -> pid, and a root itself does not count.
@@ -76,6 +77,8 @@ class Watch:
                 # (Where the parent was not listed, since it is younger than the list, nothing is known yet.)
                 self._strangers.add(pid)
         if server:
+            own = sum(map(int, seen[server][11:15])) if server in seen else 0
+            self.spent_by_server = (own + sum(ticks.values())) / TICK
             self._keep_ended(ticks)
         return {job: Usage(held[job], ticks[job] / TICK) for job in roots}
 

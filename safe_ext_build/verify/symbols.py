@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from .. import probe
 from .findings import Symbol
 
 SUFFIXES = (".c", ".cc", ".cpp", ".cxx", ".cu")
@@ -32,13 +33,11 @@ def demangle(names: Sequence[str]) -> list[str]:
     """Readable names: by c++filt where it is installed, else without their parameters."""
     if shutil.which("c++filt"):
         try:
-            done = subprocess.run(
-                ["c++filt", "--", *names], capture_output=True, check=True, timeout=20, stdin=subprocess.DEVNULL
-            )
-            texts = done.stdout.decode(errors="replace").splitlines()
-            if len(texts) == len(names):
+            status, said = probe.run(["c++filt", "--", *names], os.environ)
+            texts = said.splitlines()
+            if not status and len(texts) == len(names):
                 return texts
-        except (OSError, subprocess.SubprocessError):
+        except (OSError, ValueError, subprocess.TimeoutExpired):
             pass
     return ["::".join(parts(name)) or name for name in names]
 

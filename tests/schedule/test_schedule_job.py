@@ -400,3 +400,30 @@ def test_a_depfile_tells_whether_torch_extension_h_is_included(bench: Bench, dep
 def test_a_depfile_that_is_a_pipe_is_not_read(bench: Bench) -> None:
     _, _, _, fields = finish(bench, *sh("mkfifo a.d; echo o > a.seb-1.o"), out="a.seb-1.o", final="a.o", dep="a.d")
     assert fields[5] == b""
+
+
+def test_names_are_for_the_compiler_and_directories_for_everybody_else(bench: Bench) -> None:
+    """See launcher/names.py; and a variable that only this compile has."""
+    process = bench.start("compiler", merged=True)
+    connection, _ = bench.asked()
+    connection.send(b"with", b".seb/src=/home/u/a=b\n.seb/here=/tmp", b"CCACHE_DEPEND=1\nX=a=b")
+    script = """echo ".seb/here/a.o: .seb/src/a.c other/.seb.h" > a.d; echo "$CCACHE_DEPEND $X"
+    echo ".seb/src/a.c:1: warning" >&2"""
+    bench.run(connection, *sh(script), dep="a.d")
+    assert (connection.receive() or [b""])[0] == b"started"
+    assert (connection.receive() or [b""])[:2] == [b"done", b"0"]
+    connection.send(b"end", b"0")
+    assert process.communicate(timeout=10)[0] == b"1 a=b\n/home/u/a=b/a.c:1: warning\n"
+    assert (bench.place / "a.d").read_text() == "/tmp/a.o: /home/u/a=b/a.c other/.seb.h\n"
+
+
+def test_an_error_is_told_with_directories(bench: Bench) -> None:
+    process = bench.start("compiler", merged=True)
+    connection, _ = bench.asked()
+    connection.send(b"with", b".seb/src=/p", b"")
+    bench.run(connection, *sh("echo .seb/src/a.c:1: error: no >&2; exit 1"))
+    connection.receive()
+    done = connection.receive()
+    assert done and done[4] == b"/p/a.c:1: error: no\n"
+    connection.send(b"end", b"1")
+    assert process.communicate(timeout=10)[0] == b"/p/a.c:1: error: no\n"

@@ -44,7 +44,7 @@ def write_first(project: Project, line: str) -> None:
 
 def test_a_directory_that_is_gone(project: Project) -> None:
     said = run(project, ["sh", "-c", f'rm -r "$PWD" && exec {shlex.join(project.hook())}'])
-    assert "safe-ext-build: error: the current directory does not exist any more" in said
+    assert "safe-ext-build: error[SEB-4014]: the current directory does not exist any more" in said
 
 
 def test_a_project_that_is_deleted_while_it_is_built(project: Project) -> None:
@@ -55,8 +55,8 @@ def test_a_project_that_is_deleted_while_it_is_built(project: Project) -> None:
 def test_a_workspace_that_is_deleted_while_it_is_used(project: Project) -> None:
     write_first(project, DELETES_WORKSPACE)
     said = run(project, project.hook())
-    assert f"safe-ext-build: error: the workspace {project.workspaces}/" in said
-    assert "was deleted while the build ran" in said and "killed" not in said
+    assert f"safe-ext-build: error[SEB-5016]: {project.workspaces}/" in said
+    assert "was deleted while it ran" in said and "killed" not in said
 
 
 @pytest.mark.parametrize("name", ["", "objects", "reports", "history.sqlite", ".lock", "shims"])
@@ -84,7 +84,7 @@ def test_a_home_that_does_not_exist_is_not_made(project: Project) -> None:
 
 def test_too_few_open_files(project: Project) -> None:
     said = run(project, ["sh", "-c", f"ulimit -n 9; exec {shlex.join(project.hook())}"])
-    assert "safe-ext-build: error: the system refuses to go on: Too many open files" in said
+    assert "safe-ext-build: error[SEB-4013]: the system refuses to go on: Too many open files" in said
     assert "safe-ext-build: hint: Raise the limit of open files, `ulimit -n 1024`" in said
 
 

@@ -102,6 +102,7 @@ def test_whose_frontend_goes_away_stops_waiting(project: Project) -> None:
     """pip keeps silent about it; the terminal is told."""
     telling = having(project, SAFE_EXT_BUILD_PROGRESS="tty")
     with first_build(project), started(telling, telling.pip(), terminal=True) as second:
+        second.resize(80, 24)
         wait_until_it_waits(second)
         hook = second.frontend.children()[0]
         second.hit("frontend", signal.SIGKILL)
