@@ -37,7 +37,7 @@ pytestmark = pytest.mark.frontend
 BLOCKS = all_blocks()
 PASSAGES = passages(BLOCKS)
 # How many blocks at most say `not run`: who adds one, finds a way to run it, or raises this on purpose.
-MOST_NOT_RUN = 8
+MOST_NOT_RUN = 9
 PLAYERS = 3  # of passages at a time: much of a build is waiting
 PROGRAMS = (
     *("pip", "python", "uv", "safe-ext-build", "tox", "cibuildwheel", "cmake", "ps", "git", "sh"),

@@ -53,6 +53,15 @@ def wait_for_compilers(build: Build, count: int = 2) -> None:
     build.wait_until(working, f"{count} compilers below the server")
 
 
+def _below(compiler: psutil.Process) -> list[psutil.Process]:
+    """A compiler of the server that is at work, and what it runs; nothing, of one that is gone or asked only."""
+    try:
+        below = compiler.children(recursive=True)
+    except psutil.Error:
+        return []
+    return [compiler, *below] if below and _parent(compiler) == "sccache" else []
+
+
 def _parent(process: psutil.Process) -> str:
     try:
         parent = process.parent()
@@ -123,8 +132,8 @@ def test_a_compiler_of_the_server_that_is_killed_from_outside_ends_the_build(cac
     with started(cached, cached.hook()) as build:
         wait_for_compilers(build)
         build.mark("")
-        compiler = next(one for one in build.named("g++") if _parent(one) == "sccache" and one.children())
-        for process in [compiler, *compiler.children(recursive=True)]:  # the server waits for whoever has its pipe
+        tree = next(filter(None, map(_below, build.named("g++"))))
+        for process in tree:  # the server waits for whoever has its compiler's pipe
             process.kill()
         assert build.seconds_to_clear() <= PROMISE
         build.wait()
