@@ -125,12 +125,12 @@ def _decide_in_turn(task: Task, settings: Settings) -> tuple[Decisions, Turn | N
 
 def _turn(task: Task, settings: Settings, decided: Decisions) -> Turn:
     """The turn to write where this build does."""
-    from . import staging
+    from .scene import naming
     from .supervise.turn import Turn
 
     project, place = here(), None
     if store.is_passing(project) and (cache := _cache()):
-        fields = staging.naming(decided.torch, decided.cuda, decided.plan)
+        fields = naming(decided.torch, decided.cuda, decided.plan)
         place = store.where(project, task.hook, settings.build_dir, cache, fields)
     name, source = store.name(project), settings.source("on-running")
     return Turn(place or project, name, settings.on_running, source, settings.progress, os.environ)
@@ -319,8 +319,9 @@ def _execute(
     if not _is_linux():
         return _in_process(task, settings, planned)
     from . import staging
+    from .scene import Scene
 
-    scene = staging.Scene(task.hook, task.arguments, settings, torch, cuda, planned, task.compiles, turn=turn)
+    scene = Scene(task.hook, task.arguments, settings, torch, cuda, planned, task.compiles, turn=turn)
     return staging.run(scene)
 
 

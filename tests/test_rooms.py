@@ -23,12 +23,14 @@ FLOORS: dict[str, int] = {
     "supervise": 4,
     # Where each build's objects are kept and what it has cost, the stage, and one hook from beginning to end.
     **dict.fromkeys(("preflight", "store", "report", "checking", "caching", "delivery"), 5),
-    "staging": 6,
-    "driver": 7,
-    "prebuilt": 8,
-    "build_meta": 9,
-    "cli": 9,
-    "__main__": 10,
+    "scene": 6,
+    "scenery": 7,
+    "staging": 8,
+    "driver": 9,
+    "prebuilt": 10,
+    "build_meta": 11,
+    "cli": 11,
+    "__main__": 12,
 }
 # These start fast, or run under `python -I -S -E`: they find nothing but the standard library and each other.
 _IN_SUPERVISE = (

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import driver, preflight, settings, staging, store
+from .. import driver, preflight, settings, store
 from ..errors import SafeExtBuildError
 from ..here import here as current
 from ..machine import read_machine
 from ..report.words import count, duration, name
+from ..scene import naming
 from ..schedule.history import History
 from ..schedule.history_key import scope
 from ..settings import Settings
@@ -102,7 +103,7 @@ def outline_of(options: dict[str, Any]) -> Outline:
     task = driver.Task("build_wheel", {}, compiles=True)
     decided = driver.decide(task, chosen, os.getpid(), cache=None)
     cache = workspace.cache_root(dict(os.environ), make=False)
-    fields = staging.naming(decided.torch, decided.cuda, decided.plan)
+    fields = naming(decided.torch, decided.cuda, decided.plan)
     lasts = preflight.unwritable(here) is None
     return Outline(
         project=fields["project"],

@@ -18,6 +18,7 @@ from ..errors import SafeExtBuildError, ToolkitError
 from ..here import here
 from ..launcher import tools
 from ..machine import read_machine
+from ..scene import COMMAND, Scene, is_project
 from ..settings import Settings
 from ..supervise import hook, workspace
 from ..supervise.turn import Taken, Turn
@@ -71,10 +72,10 @@ def _run(chosen: Settings, environment: Environment, program: Path, command: lis
     name, mode = store.name(place), chosen.on_running
     turn = Turn(place, name, mode, source, chosen.progress, os.environ, for_frontend=False)
     while True:
-        if staging.is_project(place):
+        if is_project(place):
             turn.await_it()
         scene = decide(chosen, environment, command)
-        scene = replace(scene, turn=turn) if staging.is_project(place) else scene
+        scene = replace(scene, turn=turn) if is_project(place) else scene
         with contextlib.suppress(Taken):
             return staging.run_command(scene, [str(program), *command[1:]])
 
@@ -114,7 +115,7 @@ def interpreter(program: Path) -> str | None:
     return words[0] if words and Path(words[0]).name.startswith("python") else None
 
 
-def decide(chosen: Settings, environment: Environment, command: list[str]) -> staging.Scene:
+def decide(chosen: Settings, environment: Environment, command: list[str]) -> Scene:
     """Make the plan, and say it. Raises SafeExtBuildError."""
     torch = _torch(environment)
     cuda = find.find_cuda(chosen, torch, os.environ, workspace.cache_root(dict(os.environ)))
@@ -125,8 +126,8 @@ def decide(chosen: Settings, environment: Environment, command: list[str]) -> st
         ui.say(line)
     for line in preflight.check(chosen, torch.facts is not None):
         ui.warn(line)
-    label = "" if staging.is_project(here()) else shlex.join(command)[:100]
-    return staging.Scene(staging.COMMAND, {}, chosen, torch, cuda, planned, compiles=True, label=label)
+    label = "" if is_project(here()) else shlex.join(command)[:100]
+    return Scene(COMMAND, {}, chosen, torch, cuda, planned, compiles=True, label=label)
 
 
 def _torch(environment: Environment) -> Torch:

@@ -36,6 +36,7 @@ from safe_ext_build.here import here
 from safe_ext_build.launcher import tools
 from safe_ext_build.machine.neighbours import Record
 from safe_ext_build.preflight import Room
+from safe_ext_build.scene import Scene
 from safe_ext_build.shortage import shortage
 from safe_ext_build.supervise import backend, blame, builder, hook, shelter, shims, workspace
 from safe_ext_build.supervise.ending import Outcome
@@ -204,7 +205,7 @@ def not_utf8(place: Path, patch: Patch) -> None:
     project = Path(os.fsdecode(os.fsencode(place) + b"/\xff"))
     project.mkdir()
     patch.chdir(project)
-    scene = staging.Scene("build_editable", {}, load(place), None, None, cast(Any, None), compiles=True)
+    scene = Scene("build_editable", {}, load(place), None, None, cast(Any, None), compiles=True)
     staging._ground(scene, Workspace(place, -1))
 
 
@@ -215,7 +216,7 @@ def ground(place: Path, patch: Patch) -> None:
     patch.setattr(preflight, "unwritable", lambda _: place)
     patch.setattr(preflight, "copy", copy)
     patch.setattr(ui, "say", lambda _: None)
-    scene = staging.Scene("build_wheel", {}, load(place), None, None, cast(Any, None), compiles=True)
+    scene = Scene("build_wheel", {}, load(place), None, None, cast(Any, None), compiles=True)
     staging._ground(scene, Workspace(place, -1))
 
 
