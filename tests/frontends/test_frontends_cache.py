@@ -22,6 +22,7 @@ HITS = re.compile(r"compiled (\d+) objects? .*; cache: (\d+) hits?(?: \(saved .*
 
 def with_cache(ground: Ground, tool: str, cache: Path, home: Path) -> Ground:
     """A machine of its own (its home, its toolkits, its learning), but for the cache that `tool` fills."""
+    home.mkdir(exist_ok=True)  # caches go elsewhere where there is no home
     return ground.having(
         SAFE_EXT_BUILD_LAUNCHER=tool,
         SAFE_EXT_BUILD_CHECK="false",
