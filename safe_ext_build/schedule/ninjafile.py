@@ -243,7 +243,9 @@ def _runs_compiler(command: str, variables: Mapping[str, str]) -> bool:
         words = shlex.split(text)
     except ValueError:
         words = text.split()
-    return bool(words) and is_compiler(words[compiler_index(words)])
+    # CC and CXX may name any program: one that is called as a compiler is one.
+    called_as_one = any(pair == ("-c", "$in") for pair in itertools.pairwise(words)) and "-o" in words
+    return bool(words) and (called_as_one or is_compiler(words[compiler_index(words)]))
 
 
 def expand(text: str, variables: Mapping[str, str], depth: int = 8) -> str:

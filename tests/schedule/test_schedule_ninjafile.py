@@ -91,6 +91,21 @@ def test_the_most_expensive_stand_first_and_equals_in_their_order() -> None:
     assert [edge.outputs[0][0] for edge in edges(result.text)] == list("ebacdf")
 
 
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("/opt/mycc -MMD -MF $out.d -c $in -o $out", True),
+        ("ccache wrapped.sh $cflags -c $in -o $out", True),
+        ("sh -c 'touch $out'", False),
+        ("python gen.py -o $out $in", False),
+        ("cp $in $out", False),
+    ],
+)
+def test_a_program_of_any_name_that_is_called_as_a_compiler_is_one(command: str, expected: bool) -> None:
+    text = rewrite(f"rule cc\n  command = {command}\nbuild a.o: cc a.cpp\n", {}, free).text
+    assert (f"command = seb-job {command}" in text) == expected
+
+
 def test_one_of_each_language_stands_before_the_rest() -> None:
     text = "rule cc\n  command = cc $in\n" + "".join(
         f"build {n[0]}.o: cc {n}\n" for n in ("a.cu", "b.cu", "c.cpp", "d.cpp")
