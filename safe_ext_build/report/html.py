@@ -12,7 +12,7 @@ from . import pictures, words
 from .advice import advise
 from .markup import Cell, Table, details, listing, text
 from .record import Record, Run
-from .timeline import Cost, costs, held_back, most_at_once
+from .timeline import Cost, costs, held_back, most_at_once, most_held
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _PAGE = Path(__file__).with_name("page")
@@ -92,7 +92,7 @@ def _against(record: Record) -> str:
 def _figures(record: Record) -> Iterator[str]:
     done = sum(run.outcome == "compiled" for run in record.runs)
     killed = sum(run.outcome == "memory" for run in record.runs)
-    held = max((sample.held for sample in record.samples), default=0)
+    held = most_held(record)
     yield _figure(str(done), f"of {words.count(len(costs(record)), 'compile')} done")
     yield _figure(words.duration(sum(run.cpu for run in record.runs)), "CPU time")
     yield _figure(str(most_at_once(record.runs)), "at once, at most")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from . import caches, words
 from .advice import advise
 from .record import Record
-from .timeline import Cost, costs, most_at_once
+from .timeline import Cost, costs, most_at_once, most_held
 
 SHOWN = 10
 _ENDS = {"built": "built in", "failed": "failed after", "interrupted": "interrupted after"}
@@ -36,7 +36,7 @@ def _figures(record: Record) -> Iterator[str]:
         return
     done = sum(run.outcome == "compiled" for run in record.runs)
     cpu = words.duration(sum(run.cpu for run in record.runs))
-    held = max((sample.held for sample in record.samples), default=0)
+    held = most_held(record)
     memory = f", {words.size(held)} held at most" if held else ""
     yield (
         f"{done} of {words.count(len(costs(record)), 'compile')} done, {cpu} CPU time, "

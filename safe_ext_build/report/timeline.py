@@ -151,6 +151,13 @@ def busy_at(runs: Sequence[Run], times: Sequence[float]) -> list[int]:
     return result
 
 
+def most_held(record: Record) -> int:
+    """The most bytes that compiles held at a time, as far as was seen: looks can miss the peak of a short one,
+    which its own end tells."""
+    together = max((sample.held for sample in record.samples), default=0)
+    return max([together, *(run.peak for run in record.runs)])
+
+
 def most_at_once(runs: Sequence[Run]) -> int:
     """The most runs that were on at the same time."""
     return max(lanes(runs), default=-1) + 1

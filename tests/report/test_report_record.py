@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,16 @@ from report_records import assert_packed, context, flash_attention, make, run, s
 from safe_ext_build.events import Event
 from safe_ext_build.report import _docs, record
 from safe_ext_build.report.record import Pause, dump, parse, without_home
-from safe_ext_build.report.timeline import busy_at, costs, held_back, lanes, most_at_once, pause_lanes, reason_of
+from safe_ext_build.report.timeline import (
+    busy_at,
+    costs,
+    held_back,
+    lanes,
+    most_at_once,
+    most_held,
+    pause_lanes,
+    reason_of,
+)
 from safe_ext_build.schedule.forecast import GIB
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,6 +148,12 @@ def test_what_is_no_record_says_why(change: dict[str, object], said: str) -> Non
     for text in ("[]", "nonsense", "{}"):
         with pytest.raises(ValueError):
             parse(text)
+
+
+def test_what_was_held_is_no_less_than_what_one_compile_has_held() -> None:
+    record = replace(make(run("a", 0, 4, peak=3 * GIB)), samples=())
+    assert most_held(record) == 3 * GIB
+    assert most_held(replace(record, samples=(sample(1.0, gib=4),))) == 4 * GIB
 
 
 # Side by side.
