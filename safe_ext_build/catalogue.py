@@ -844,9 +844,10 @@ _ALL = (
     ),
     Entry(
         "SEB-8005",
-        "The wheel was built, but cannot be written to where it was to go",
-        "The directory that the wheel was asked for in cannot be made or written, or its disk is full. The wheel "
-        "is lost; the objects are kept.",
+        "The wheel cannot be written to where it is to go",
+        "The directory that the wheel was asked for in cannot be made or written, or its disk is full. "
+        "`safe-ext-build wheel` tries that before it builds; should it come about after the build, it keeps the "
+        "wheel elsewhere and says where. With another frontend, the wheel is lost; the objects are kept.",
         "Name another directory (`--out DIR`, with pip `-w DIR`), or free some room, and give the command again: "
         "it is quick, as the objects are used again.",
     ),

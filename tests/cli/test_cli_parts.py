@@ -37,6 +37,20 @@ def test_options_as_a_frontend_hands_them_on() -> None:
     assert wheel.read_options(given) == expected
 
 
+def test_the_place_of_the_wheel_is_tried_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["wheel", "no-such-package", "--out", "/proc/out"]) == 1
+    assert "error[SEB-8005]: no wheel can be written to /proc/out: " in capsys.readouterr().err
+
+
+def test_a_wheel_without_a_place_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (built := tmp_path / "a-1.whl").touch()
+    with pytest.raises(SafeExtBuildError, match="cannot be written to /proc/out") as caught:
+        wheel._delivered(built, Path("/proc/out"))
+    kept = tmp_path / "safe-ext-build" / "wheels" / "a-1.whl"
+    assert caught.value.hint == f"It is kept: take it from {kept}" and kept.is_file()
+
+
 def test_an_option_without_a_value(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["wheel", "x", "-C", "jobs.max"]) == 1
     assert "hint: Write -C jobs.max=VALUE." in capsys.readouterr().err
