@@ -202,6 +202,15 @@ def test_plan_shows_all_it_knows_before_the_error(place: Path) -> None:
     assert "hint: " in run.stderr
 
 
+def test_plan_fails_where_nobody_brings_the_backend(place: Path) -> None:
+    run = ask(place, "plan", "-C", "backend=nosuch.backend")
+    assert run.returncode == 1
+    assert "error[SEB-1015]: the backend nosuch.backend is not installed" in run.stderr
+    assert "built by nosuch.backend" in run.stdout, "it shows what it knows"
+    (place / "project" / "nosuch").mkdir()
+    assert ask(place, "plan", "-C", "backend=nosuch.backend", "-C", "backend-path=.").returncode == 0
+
+
 def test_plan_knows_the_time_from_earlier_builds(place: Path) -> None:
     from safe_ext_build.toolchain.fingerprint import host_compiler
 
