@@ -825,8 +825,9 @@ _ALL = (
     ),
     Entry(
         "SEB-8002",
-        "The program that was to be run does not exist",
-        "`safe-ext-build run` looks for the first word after `--` on `PATH`, and there is no such program.",
+        "The program that was to be run does not exist or cannot be executed",
+        "`safe-ext-build run` looks for the first word after `--` on `PATH`, and there is no such program (exit status 127); "
+        "or the path that was given is a directory, or a file that may not be executed (126).",
         "Write `safe-ext-build run -- COMMAND...` with a program that `command -v COMMAND` finds, or with its"
         " path.",
     ),

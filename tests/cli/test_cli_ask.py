@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -337,3 +338,47 @@ def test_completion_for_other_shells(place: Path) -> None:
     )
     assert any("-n '__fish_seen_subcommand_from wheel' -s o -l out -r -d '" in line for line in fish)
     assert all(line.startswith("complete -c safe-ext-build -n '") for line in fish)
+
+
+# Wherever they are given
+
+
+@pytest.mark.parametrize(
+    "command", ["wheel .", "wheel name", "report --html r.html", "plan", "doctor", "history", "run true"]
+)
+def test_a_directory_that_is_gone_has_a_name(place: Path, command: str) -> None:
+    (place / "gone").mkdir()
+    started = f'rmdir "$PWD" && exec {shlex.quote(sys.executable)} -m safe_ext_build {command}'
+    run = subprocess.run(
+        ["sh", "-c", started],
+        cwd=place / "gone",
+        env=environment(place, "", {}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert run.stderr.startswith("safe-ext-build: error[SEB-4014]: the current directory does not exist"), (
+        run.stderr
+    )
+
+
+@pytest.mark.parametrize("command", ["doctor", "plan", "builds", "explain 2999", "history", "report", "--help"])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_are_no_matter(place: Path, command: str, closed: str) -> None:
+    def told(redirected: str) -> tuple[int, str]:
+        script = f"{shlex.quote(sys.executable)} -m safe_ext_build {command} {redirected}"
+        where, variables = place / "project", environment(place, "", {})
+        run = subprocess.run(["sh", "-c", script], cwd=where, env=variables, capture_output=True, check=False)
+        return run.returncode, (run.stdout + run.stderr).decode()
+
+    status, said = told(closed)
+    assert "Traceback" not in said and "Error" not in said
+    assert status == told("")[0]
+
+
+@pytest.mark.parametrize(("program", "status"), [("nosuchcmd", 127), ("/tmp", 126), ("./setup.py", 126)])
+def test_what_cannot_be_run_has_the_status_of_shells(place: Path, program: str, status: int) -> None:
+    run = ask(place, "run", "--", program)
+    assert run.returncode == status
+    assert run.stderr.startswith("safe-ext-build: error[SEB-8002]: ")
