@@ -486,9 +486,10 @@ _ALL = (
     Entry(
         "SEB-5008",
         "It was not said which build is meant",
-        "The command does not say which of your builds is to be ended. That only one runs now is not enough: it "
+        "The command does not say which of your builds is to be ended, or with so short a beginning of an id that "
+        "it may be a slip. That only one runs now is not enough: it "
         "need not be the one that you have in mind.",
-        "Give the id of one of those that are listed (its beginning is enough), or `--all` for all.",
+        "Give the id of one of those that are listed (its first four letters are enough), or `--all` for all.",
     ),
     Entry(
         "SEB-5009",
@@ -826,8 +827,8 @@ _ALL = (
     Entry(
         "SEB-8002",
         "The program that was to be run does not exist or cannot be executed",
-        "`safe-ext-build run` looks for the first word after `--` on `PATH`, and there is no such program (exit status 127); "
-        "or the path that was given is a directory, or a file that may not be executed (126).",
+        "`safe-ext-build run` looks for the first word after `--` on `PATH`, and there is no such program (exit "
+        "status 127); or the path that was given is a directory, or a file that may not be executed (126).",
         "Write `safe-ext-build run -- COMMAND...` with a program that `command -v COMMAND` finds, or with its"
         " path.",
     ),

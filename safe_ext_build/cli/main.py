@@ -41,7 +41,7 @@ COMMANDS: tuple[Command, ...] = (
 )
 
 
-# They ask about the user's builds and about us, whatever the directory: a build is ended from one that is gone, too.
+# They look at nothing in the directory: a build is ended from one that is gone, too.
 _ANYWHERE = (builds.run, kill.run, explain.run, completion.run)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ Settings are given as -C KEY=VALUE or in the environment, as for any build; what
 package's own backend. What the pyproject.toml of a package that is unpacked says about where to write
 (report.path, workspace.dir, build-dir) is not used; that of a directory which you name is.
 """
+_URL = re.compile(r"([^/]*@\s*)?[A-Za-z][\w+.-]*://|git@|git\+")
 _ANOTHER = "Name another directory: --out DIR."
 
 
@@ -48,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     if (out.is_symlink() or out.exists()) and not out.is_dir():
         hint = "Name a directory, which need not exist."
         raise SafeExtBuildError(f"--out {out} is no directory", code="SEB-8004", hint=hint)
+    _refuse_url(arguments.package)
     try_out(out, _ANOTHER)
     target = find_target(arguments.python)
     with session.scratch() as place:
@@ -92,6 +95,17 @@ def read_options(given: list[str]) -> dict[str, Any]:
         many = [*(before if isinstance(before, list) else [before]), value]
         result[key] = value if before is None else many
     return result
+
+
+def _refuse_url(package: str) -> None:
+    """What pip takes and we do not: it would be called a path that does not exist."""
+    if not _URL.match(package) or Path(package).exists():
+        return
+    is_clone = package.startswith("git") or package.endswith(".git")
+    hint = "Download it first, and name the file: safe-ext-build wheel ./FILE"
+    if is_clone:
+        hint = "Clone it first (git clone --recursive), and name the directory: safe-ext-build wheel ./DIRECTORY"
+    raise fetch.FetchError(f"{package} is a URL, and URLs are not fetched", code="SEB-8102", hint=hint)
 
 
 def _source(package: str, target: Target, place: Path) -> Path:

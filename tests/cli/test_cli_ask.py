@@ -241,7 +241,7 @@ def test_plan_knows_the_time_from_earlier_builds(place: Path) -> None:
         ("SEB-8007", ["report"], "project", "no build has left a record in ~/.cache/safe-ext-build/reports"),
         ("SEB-8007", ["report", "abc"], "project", "no build whose id begins with abc"),
         ("SEB-8006", ["report", "./x.json"], "project", "./x.json does not exist"),
-        ("SEB-8009", ["report", "setup.py"], "project", "setup.py cannot be shown"),
+        ("SEB-8009", ["report", "setup.py"], "project", "setup.py cannot be shown: it is not a record of a build"),
     ],
 )
 def test_mistakes_end_with_a_hint(place: Path, code: str, arguments: list[str], cwd: str, said: str) -> None:
@@ -343,9 +343,7 @@ def test_completion_for_other_shells(place: Path) -> None:
 # Wherever they are given
 
 
-@pytest.mark.parametrize(
-    "command", ["wheel .", "wheel name", "report --html r.html", "plan", "doctor", "history", "run true"]
-)
+@pytest.mark.parametrize("command", ["wheel .", "report --html r.html", "plan", "doctor"])
 def test_a_directory_that_is_gone_has_a_name(place: Path, command: str) -> None:
     (place / "gone").mkdir()
     started = f'rmdir "$PWD" && exec {shlex.quote(sys.executable)} -m safe_ext_build {command}'
@@ -363,18 +361,17 @@ def test_a_directory_that_is_gone_has_a_name(place: Path, command: str) -> None:
     )
 
 
-@pytest.mark.parametrize("command", ["doctor", "plan", "builds", "explain 2999", "history", "report", "--help"])
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
-def test_streams_that_are_closed_are_no_matter(place: Path, command: str, closed: str) -> None:
-    def told(redirected: str) -> tuple[int, str]:
-        script = f"{shlex.quote(sys.executable)} -m safe_ext_build {command} {redirected}"
-        where, variables = place / "project", environment(place, "", {})
-        run = subprocess.run(["sh", "-c", script], cwd=where, env=variables, capture_output=True, check=False)
-        return run.returncode, (run.stdout + run.stderr).decode()
-
-    status, said = told(closed)
-    assert "Traceback" not in said and "Error" not in said
-    assert status == told("")[0]
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [("doctor", 0), ("plan", 0), ("builds", 0), ("report", 1), ("--help", 0), ("nonsense", 2)],
+)
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_are_no_matter(place: Path, command: str, closed: str, status: int) -> None:
+    script = f"{shlex.quote(sys.executable)} -m safe_ext_build {command} {closed}"
+    where, variables = place / "project", environment(place, "", {})
+    run = subprocess.run(["sh", "-c", script], cwd=where, env=variables, capture_output=True, check=False)
+    assert b"Traceback" not in run.stderr and not run.stdout
+    assert run.returncode == status
 
 
 @pytest.mark.parametrize(("program", "status"), [("nosuchcmd", 127), ("/tmp", 126), ("./setup.py", 126)])

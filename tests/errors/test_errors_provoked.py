@@ -602,8 +602,8 @@ TABLE: dict[str, tuple[Provoke, str, str]] = {
         "It may have crashed in what it imports",
     ),
     "SEB-5007": (
-        lambda *_: kill.choose([], "ab"),
-        "no build of yours runs here whose id begins with ab",
+        lambda *_: kill.choose([], "abcd"),
+        "no build of yours runs here whose id begins with abcd",
         "--stale",
     ),
     "SEB-5008": (
