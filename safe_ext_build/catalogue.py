@@ -813,7 +813,8 @@ _ALL = (
     Entry(
         "SEB-7108",
         "The module cannot be loaded: a function is defined nowhere",
-        "A function that is called is in no source of the project and in no library that is linked.",
+        "A function that is called is in no source of the project and in no library that is linked. Where another "
+        "module may still bring it, this is a warning, and the module is delivered.",
         "Add the missing source to `sources`, or the missing library to `libraries` of the extension.",
     ),
     # The command line.

@@ -363,7 +363,7 @@ def test_a_directory_that_is_gone_has_a_name(place: Path, command: str) -> None:
 
 @pytest.mark.parametrize(
     ("command", "status"),
-    [("doctor", 0), ("plan", 0), ("builds", 0), ("report", 1), ("--help", 0), ("nonsense", 2)],
+    [("doctor", 0), ("plan", 0), ("report", 1), ("--help", 0), ("nonsense", 2)],
 )
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
 def test_streams_that_are_closed_are_no_matter(place: Path, command: str, closed: str, status: int) -> None:

@@ -933,6 +933,13 @@ def test_who_has_named_a_toolkit_is_told_to_name_none(origin: str, hint: str) ->
     assert caught.value.hint.splitlines()[0] == hint
 
 
+def test_a_looser_setting_is_no_way_out_of_a_toolkit_that_is_none() -> None:
+    named = Rejected(Candidate("/opt/x", "-C cuda.home", explicit=True, required=True), "does not exist")
+    with pytest.raises(SafeExtBuildError, match=r"which does not exist$") as caught:
+        rank.choose("13.0", [OLD], [named], "minor", (), "apt install cuda")
+    assert "cuda.mismatch" not in caught.value.hint and "apt install cuda" in caught.value.hint
+
+
 def test_a_header_that_is_missing_is_named() -> None:
     said = "csrc/a.cu:1:10: fatal error: cute/tensor.hpp: No such file or directory"
     assert blame.missing_header(said).startswith("Install what brings cute/tensor.hpp, or add the directory")
