@@ -120,5 +120,6 @@ def _project(symbol: Symbol) -> Reason:
     return Reason(
         "SEB-7108",
         "Neither torch nor CUDA nor, as it seems, a source of the project defines it: a source file may be "
-        "missing from the setup script's `sources`, or a library or an object from its `libraries` or `extra_objects`.",
+        "missing from the setup script's `sources`, or a library or an object from its `libraries` "
+        "or `extra_objects`.",
     )

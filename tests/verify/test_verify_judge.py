@@ -188,8 +188,8 @@ def test_a_symbol_of_nobody_known_does_not_fail_the_build() -> None:
     assert verdict.warnings[0] == (
         "pkg._C does not load by itself: undefined symbol bar_answer. Its import fails unless what is loaded "
         "before it brings that. Neither torch nor CUDA nor, as it seems, a source of the project defines it: a "
-        "source file may be missing from the setup script's `sources`, or a library or an object from its `libraries` or "
-        "`extra_objects`. [SEB-7108]"
+        "source file may be missing from the setup script's `sources`, or a library or an object from its "
+        "`libraries` or `extra_objects`. [SEB-7108]"
     )
 
 
