@@ -104,8 +104,12 @@ class NotExecutable(NotRun):
 def _no_program(name: str) -> SafeExtBuildError:
     path = Path(name)
     if os.sep in name and path.exists():
-        kind = "is a directory" if path.is_dir() else "may not be executed"
-        hint = "Name a program, or make it one (chmod +x), or give it to its interpreter: run -- sh FILE"
+        kind, hint = (
+            "may not be executed",
+            f"Make it a program (chmod +x {name}), or name its interpreter before it.",
+        )
+        if path.is_dir():
+            kind, hint = "is a directory", "Name a program: safe-ext-build run -- COMMAND..."
         return NotExecutable(f"{name} {kind}", code="SEB-8002", hint=hint)
     hint = "Name a program that is on PATH, or its path: safe-ext-build run -- COMMAND..."
     return NotRun(f"there is no command {name}", code="SEB-8002", hint=hint)
