@@ -106,7 +106,7 @@ def _no_program(name: str) -> SafeExtBuildError:
     if os.sep in name and path.exists():
         kind, hint = (
             "may not be executed",
-            f"Make it a program (chmod +x {name}), or name its interpreter before it.",
+            f"Make it a program (chmod +x {name}), or name its interpreter.",
         )
         if path.is_dir():
             kind, hint = "is a directory", "Name a program: safe-ext-build run -- COMMAND..."
