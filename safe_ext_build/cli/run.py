@@ -104,13 +104,11 @@ class NotExecutable(NotRun):
 def _no_program(name: str) -> SafeExtBuildError:
     path = Path(name)
     if os.sep in name and path.exists():
-        kind, hint = (
-            "may not be executed",
-            f"Make it a program (chmod +x {name}), or name its interpreter.",
-        )
-        if path.is_dir():
-            kind, hint = "is a directory", "Name a program: safe-ext-build run -- COMMAND..."
-        return NotExecutable(f"{name} {kind}", code="SEB-8002", hint=hint)
+        what, hint = f"{name} is a directory", "Name a program: safe-ext-build run -- COMMAND..."
+        if path.is_file():
+            what = f"{name} may not be executed"
+            hint = f"Make it a program (chmod +x {name}), or name its interpreter."
+        return NotExecutable(what, code="SEB-8002", hint=hint)
     hint = "Name a program that is on PATH, or its path: safe-ext-build run -- COMMAND..."
     return NotRun(f"there is no command {name}", code="SEB-8002", hint=hint)
 
