@@ -112,8 +112,8 @@ def test_a_supervisor_that_will_not(project: Project, monkeypatch: pytest.Monkey
 def test_one_of_several(project: Project, tmp_path: Path) -> None:
     with compiling(project) as build:
         (record,) = living(project.environ())
-        done = kill(project, "zzz")
-        assert "error[SEB-5007]: no build of yours runs here whose id begins with zzz\n" in done.stderr
+        done = kill(project, "zzzz")
+        assert "error[SEB-5007]: no build of yours runs here whose id begins with zzzz\n" in done.stderr
         done = kill(project, record.build, **{ID_VARIABLE: record.build})
         assert (
             f"error[SEB-5006]: this command runs inside build {record.build}, and would end itself\n"
