@@ -486,9 +486,10 @@ _ALL = (
     Entry(
         "SEB-5008",
         "It was not said which build is meant",
-        "The command does not say which of your builds is to be ended. That only one runs now is not enough: it "
+        "The command does not say which of your builds is to be ended, or with so short a beginning of an id that "
+        "it may be a slip. That only one runs now is not enough: it "
         "need not be the one that you have in mind.",
-        "Give the id of one of those that are listed (its beginning is enough), or `--all` for all.",
+        "Give the id of one of those that are listed (its first four letters are enough), or `--all` for all.",
     ),
     Entry(
         "SEB-5009",
@@ -812,7 +813,8 @@ _ALL = (
     Entry(
         "SEB-7108",
         "The module cannot be loaded: a function is defined nowhere",
-        "A function that is called is in no source of the project and in no library that is linked.",
+        "A function that is called is in no source of the project and in no library that is linked. Where another "
+        "module may still bring it, this is a warning, and the module is delivered.",
         "Add the missing source to `sources`, or the missing library to `libraries` of the extension.",
     ),
     # The command line.
@@ -825,8 +827,9 @@ _ALL = (
     ),
     Entry(
         "SEB-8002",
-        "The program that was to be run does not exist",
-        "`safe-ext-build run` looks for the first word after `--` on `PATH`, and there is no such program.",
+        "The program that was to be run does not exist or cannot be executed",
+        "`safe-ext-build run` looks for the first word after `--` on `PATH`, and there is no such program (exit "
+        "status 127); or the path that was given is a directory, or a file that may not be executed (126).",
         "Write `safe-ext-build run -- COMMAND...` with a program that `command -v COMMAND` finds, or with its"
         " path.",
     ),
@@ -844,9 +847,10 @@ _ALL = (
     ),
     Entry(
         "SEB-8005",
-        "The wheel was built, but cannot be written to where it was to go",
-        "The directory that the wheel was asked for in cannot be made or written, or its disk is full. The wheel "
-        "is lost; the objects are kept.",
+        "The wheel cannot be written to where it is to go",
+        "The directory that the wheel was asked for in cannot be made or written, or its disk is full. "
+        "`safe-ext-build wheel` tries that before it builds; should it come about after the build, it keeps the "
+        "wheel elsewhere and says where. With another frontend, the wheel is lost; the objects are kept.",
         "Name another directory (`--out DIR`, with pip `-w DIR`), or free some room, and give the command again: "
         "it is quick, as the objects are used again.",
     ),

@@ -5,11 +5,30 @@ Until then nothing is touched there: an older wheel of the same name stays what 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 from .errors import BuildFailed
+
+
+def try_out(directory: Path, hint: str) -> None:
+    """Whether a wheel can be put there, found out before hours are spent on it: makes a file there, and leaves
+    nothing behind. Raises BuildFailed."""
+    made = [path for path in (directory, *directory.parents) if not path.exists()]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory, prefix=".safe-ext-build-") as file:
+            file.write(b"-")
+    except OSError as error:
+        what = f"no wheel can be written to {directory}: {error.strerror or error}"
+        raise BuildFailed(what, code="SEB-8005", hint=hint) from error
+    finally:
+        with contextlib.suppress(OSError):
+            for path in made:
+                path.rmdir()
 
 
 def deliver(wheel: Path, directory: Path, hint: str, note: Path | None = None) -> Path:

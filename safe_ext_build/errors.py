@@ -5,7 +5,9 @@ from __future__ import annotations
 
 class SafeExtBuildError(Exception):
     """An expected failure. It is shown as one `safe-ext-build: error[SEB-…]:` line and a hint, without a
-    traceback. `code` is its id in the catalogue."""
+    traceback. `code` is its id in the catalogue, `status` the exit status of a command that ends with it."""
+
+    status = 1
 
     def __init__(self, message: str, *, code: str, hint: str = "") -> None:
         super().__init__(message)

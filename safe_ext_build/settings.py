@@ -542,6 +542,8 @@ def _names_other_backend(given: Iterable[_Given], options: Mapping[str, object])
 
 # --- what to do about a name that does not exist ---
 
+_NEAR = 0.75  # a slip in a name, or a part of it; below that, names have only a word in common
+
 
 def _settings_in(table: str) -> list[Setting]:
     return [setting for setting in schema().values() if setting.name.startswith(f"{table}.")]
@@ -563,8 +565,18 @@ def _aliases() -> dict[str, Setting]:
     return aliases
 
 
-def _closest(name: str, names: Iterable[str]) -> str:
-    return next(iter(difflib.get_close_matches(name, names, n=1)), "")
+def _closest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
+    return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=cutoff)), "")
+
+
+def _meant(given: _Given, setting: Setting) -> str:
+    """The line as it may have been meant; without the value where that would be the next mistake."""
+    line = given.spelled(setting)
+    try:
+        setting.kind.read(given.value)
+    except ValueError:
+        return f"did you mean {line.partition('=')[0].strip()}? It must be {setting.kind.allowed}."
+    return f"did you mean {line}?"
 
 
 def _unknown(given: _Given) -> SettingsError:
@@ -575,11 +587,11 @@ def _unknown(given: _Given) -> SettingsError:
         return SettingsError(
             message, code="SEB-1007", hint=f"write {given.spelled(inside[0])} (the settings are: {names})"
         )
-    setting = _aliases().get(_closest(_plain(given.name), _aliases()))
+    setting = _aliases().get(_closest(_plain(given.name), _aliases(), _NEAR))
     other = _closest(given.name, given.others)
     hint = "the settings are: " + ", ".join(schema())
     if setting is not None:
-        hint = f"did you mean {given.spelled(setting)}?"
+        hint = _meant(given, setting)
     elif other:
         hint = f"did you mean {other}?"
     return SettingsError(f"{given.source}: there is no such setting", code="SEB-1006", hint=hint)

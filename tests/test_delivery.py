@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from safe_ext_build.delivery import deliver
+from safe_ext_build.delivery import deliver, try_out
 from safe_ext_build.errors import BuildFailed
 
 
@@ -40,3 +40,16 @@ def test_what_cannot_be_written_leaves_the_older_one(wheel: Path, tmp_path: Path
 def test_a_backend_that_says_what_is_not_true(tmp_path: Path) -> None:
     with pytest.raises(BuildFailed, match=r"says that it has built a-1.whl, but there is no such file"):
         deliver(tmp_path / "a-1.whl", tmp_path, "")
+
+
+def test_a_place_is_tried_out_and_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    try_out(tmp_path / "there", "")
+    try_out(tmp_path / "a" / "b", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+    assert not list((tmp_path / "there").iterdir())
+    (tmp_path / "file").touch()
+    for place in (Path("/proc/out"), tmp_path / "file" / "out"):
+        with pytest.raises(BuildFailed, match=r"no wheel can be written to .*out: ") as caught:
+            try_out(place, "Name another.")
+        assert (caught.value.code, caught.value.hint) == ("SEB-8005", "Name another.")

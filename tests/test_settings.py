@@ -307,7 +307,7 @@ def test_a_home_that_cannot_be_found_is_an_error(tmp_path: Path) -> None:
         ("cuda.arch-list = ['9.0']", "cuda.arch-list", 'did you mean cuda.archs = ["9.0"]?'),
         ("'jobs.max' = 4", '"jobs.max"', "did you mean jobs.max = 4?"),
         ("jobs.max.hard = 4", "jobs.max.hard", "did you mean jobs.max = 4?"),
-        ("job = {}", "job", "did you mean jobs.max = {}?"),
+        ("job = {}", "job", "did you mean jobs.max? It must be "),
         ("xyzzy = 1", "xyzzy", "the settings are: cuda.home, cuda.archs,"),
     ],
 )
@@ -321,6 +321,8 @@ def test_an_unknown_name_in_the_file(tmp_path: Path, toml: str, name: str, hint:
 @pytest.mark.parametrize(
     ("key", "given", "hint"),
     [
+        ("memory.budget", "12XB", "the settings are: cuda.home, cuda.archs,"),
+        ("jobs.maxx", "12XB", "did you mean -C jobs.max? It must be "),
         ("jobs-max", "4", "did you mean -C jobs.max=4?"),
         ("MAX_JOBS", "4", "did you mean -C jobs.max=4?"),
         ("--jobs.max", ["3", "4"], "did you mean -C jobs.max=4?"),

@@ -16,6 +16,8 @@ _EPILOG = """
 Only your own builds are ended. What belongs to one is told by descent from its supervisor and by a marker in
 the environment, never by a name. Finished objects are kept, and the next build uses them.
 """
+SHORTEST = 4
+"""Letters of an id that are enough: `kill 1` is a slip, or means a process id."""
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -23,7 +25,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> arg
     what = "end a build and all that belongs to it, and prove that nothing is left"
     parser = commands.add_parser("kill", help=what, description=what.capitalize() + ".", epilog=_EPILOG)
     which = parser.add_mutually_exclusive_group()
-    what = "as `safe-ext-build builds` lists it, its beginning is enough"
+    what = f"as `safe-ext-build builds` lists it, or its beginning ({SHORTEST} letters at least)"
     which.add_argument("build", metavar="ID", nargs="?", help=what)
     which.add_argument("--all", action="store_true", help="all of your builds on this machine, lost ones included")
     which.add_argument("--stale", action="store_true", help="only what builds left whose supervisor was lost")
@@ -46,6 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
 def choose(records: list[Record], named: str | None) -> Record:
     """The build that is meant. Raises SafeExtBuildError when that is none, or may be more than one: without an id
     it may be, since the only one that runs now need not be the one that was looked at."""
+    if named and len(named) < SHORTEST and all(record.build != named for record in records):
+        what = f"{named} is too short for the id of a build: give {SHORTEST} letters of it at least"
+        raise SafeExtBuildError(what, code="SEB-5008", hint=_listed(records))
     found = [record for record in records if record.build.startswith(named or "")]
     if named and len(found) == 1:
         return found[0]
@@ -53,10 +58,14 @@ def choose(records: list[Record], named: str | None) -> Record:
     if not found:
         hint = "`safe-ext-build builds` lists those that run; --stale ends what lost ones left."
         raise SafeExtBuildError(f"no build of yours runs here{which}", code="SEB-5007", hint=hint)
-    hint = "\n".join(f"{record.build}  {record.project}" for record in found)
     how_many = "1 build of yours runs" if len(found) == 1 else f"{len(found)} builds of yours run"
     what = f"{how_many} here{which}: name it by its id, or say --all"
-    raise SafeExtBuildError(what, code="SEB-5008", hint=hint)
+    raise SafeExtBuildError(what, code="SEB-5008", hint=_listed(found))
+
+
+def _listed(records: list[Record]) -> str:
+    running = "\n".join(f"{record.build}  {record.project}" for record in records)
+    return running or "No build of yours runs here; `safe-ext-build builds` lists those that do."
 
 
 def _end(record: Record) -> Outcome:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
 from .. import __version__, ui
 from ..errors import SafeExtBuildError
+from ..here import here
 from ..shortage import shortage
 from ..supervise import shelter
 from . import builds, completion, doctor, explain, history, kill, plan, report, wheel
@@ -39,6 +41,10 @@ COMMANDS: tuple[Command, ...] = (
 )
 
 
+# They look at nothing in the directory: a build is ended from one that is gone, too.
+_ANYWHERE = (builds.run, kill.run, explain.run, completion.run)
+
+
 class _Parser(argparse.ArgumentParser):
     """Shows wrong arguments as any error of ours. Its commands are parsers of the same kind."""
 
@@ -61,14 +67,18 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit status: 0, 1 when it failed, 2 when the arguments are wrong."""
+    """Run a command; returns the exit status: 0, 1 when it failed (`run`: or that of the program), 2 when the
+    arguments are wrong."""
+    _open_streams()
     parsed = parser().parse_args(arguments)
     try:
+        if parsed.run not in _ANYWHERE:
+            here()
         with shelter.sheltered(None, frontend=False):
             status: int = parsed.run(parsed)
     except SafeExtBuildError as error:
         ui.show_error(error)
-        return 1
+        return error.status
     except (OSError, RuntimeError, MemoryError) as unexpected:
         lacking = shortage(unexpected)
         if lacking is None:
@@ -76,3 +86,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ui.show_error(lacking)
         return 1
     return status
+
+
+def _open_streams() -> None:
+    """Give what was closed (`>&-`) an end: else the next file that is opened would be taken for a stream, by us
+    and by every child."""
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(opened, True)
+    os.close(opened)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", closefd=False)

@@ -21,9 +21,11 @@ from ..schedule.history import History
 from ..schedule.history_key import scope
 from ..settings import Settings
 from ..supervise import workspace
+from ..supervise.turn import Turn
 from ..toolchain.fingerprint import host_compiler
 from . import printing
 from .expected import Expected, expect
+from .foresight import foreseen
 from .project import OURS, Project
 from .target import find_target
 from .wheel import read_options
@@ -102,18 +104,28 @@ def outline_of(options: dict[str, Any]) -> Outline:
     chosen, _ = settings.load(here, project.with_backend(options, os.environ), os.environ)
     task = driver.Task("build_wheel", {}, compiles=True)
     decided = driver.decide(task, chosen, os.getpid(), cache=None)
+    obstacle = decided.obstacle or foreseen(project, chosen, decided.torch)
     cache = workspace.cache_root(dict(os.environ), make=False)
     fields = naming(decided.torch, decided.cuda, decided.plan)
     lasts = preflight.unwritable(here) is None
+    objects = store.where(here, task.hook, chosen.build_dir, cache, fields, lasts)
+    place = objects if store.is_passing(here) and objects else here
+    said, refusal = _turn(place, fields["project"], chosen).outlook()
+    warnings = (*decided.warnings, *([said] if said else []))
+    decided = dataclasses.replace(decided, warnings=warnings, obstacle=obstacle or refusal)
     return Outline(
         project=fields["project"],
         directory=str(here),
         backend=chosen.inner_backend if project.backend == OURS else project.backend,
         decided=decided,
-        objects=store.where(here, task.hook, chosen.build_dir, cache, fields, lasts),
+        objects=objects,
         workspaces=_workspaces(chosen),
         expected=_expected(decided, cache, fields["project"], here),
     )
+
+
+def _turn(place: Path, project: str, chosen: Settings) -> Turn:
+    return Turn(place, project, chosen.on_running, chosen.source("on-running"), chosen.progress, os.environ, False)
 
 
 def _workspaces(chosen: Settings) -> Path:

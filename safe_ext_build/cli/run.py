@@ -34,7 +34,8 @@ from .wheel import read_options
 _DEADLY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _EPILOG = """
 For projects whose pyproject.toml is not yours: `safe-ext-build run -- pip install --no-build-isolation NAME`.
-The exit status is the command's, and so is the signal by which it died.
+The exit status is the command's, and so is the signal by which it died; 127 where there is no such command, 126
+where it cannot be executed.
 """
 
 
@@ -84,9 +85,32 @@ def _program(name: str) -> Path:
     """The program that a word stands for. Raises SafeExtBuildError when there is none."""
     found = shutil.which(name)
     if found is None:
-        hint = "Name a program that is on PATH, or its path: safe-ext-build run -- COMMAND..."
-        raise SafeExtBuildError(f"there is no command {name}", code="SEB-8002", hint=hint)
+        raise _no_program(name)
     return Path(found).absolute()
+
+
+class NotRun(SafeExtBuildError):
+    """There is no such program: 127, as shells have it."""
+
+    status = 127
+
+
+class NotExecutable(NotRun):
+    """It is there, and cannot be run: 126, as shells have it."""
+
+    status = 126
+
+
+def _no_program(name: str) -> SafeExtBuildError:
+    path = Path(name)
+    if os.sep in name and path.exists():
+        what, hint = f"{name} is a directory", "Name a program: safe-ext-build run -- COMMAND..."
+        if path.is_file():
+            what = f"{name} may not be executed"
+            hint = f"Make it a program (chmod +x {name}), or name its interpreter."
+        return NotExecutable(what, code="SEB-8002", hint=hint)
+    hint = "Name a program that is on PATH, or its path: safe-ext-build run -- COMMAND..."
+    return NotRun(f"there is no command {name}", code="SEB-8002", hint=hint)
 
 
 def _environment(named: str | None, program: Path) -> Environment:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tarfile
 import zipfile
 from pathlib import Path, PurePosixPath
@@ -23,6 +24,8 @@ def unpack(archive: Path, place: Path) -> Path:
     if not archive.is_file():
         hint = "Name a package, an sdist or a directory (./DIR)."
         raise SdistError(f"{archive} does not exist", code="SEB-8202", hint=hint)
+    if not (zipfile.is_zipfile(archive) or _is_tar(archive)):
+        raise _no_archive(archive)
     place.mkdir()
     try:
         _extract(archive, place)
@@ -33,6 +36,25 @@ def unpack(archive: Path, place: Path) -> Path:
             hint="It is damaged or hostile, or the disk is full: fetch it again from where you trust it.",
         ) from error
     return _only_directory(archive, place)
+
+
+def _is_tar(archive: Path) -> bool:
+    try:
+        return tarfile.is_tarfile(archive)
+    except (EOFError, OSError, ValueError):  # a damaged one, for its name says that it is one
+        return archive.name.endswith(SUFFIXES)
+
+
+def _no_archive(archive: Path) -> SdistError:
+    """A file that is something else, as its name may say; or damaged from its beginning on."""
+    if archive.name.endswith(SUFFIXES):
+        what = f"{archive.name} cannot be unpacked: it is damaged, or no archive at all"
+        return SdistError(what, code="SEB-8203", hint="Fetch it again from where you trust it.")
+    hint = "Name an sdist (NAME-VERSION.tar.gz), or a project's directory"
+    if archive.name in ("setup.py", "pyproject.toml"):
+        hint += f": safe-ext-build wheel {archive.parent}{os.sep}"
+    what = f"{archive.name} is no sdist: it is neither a tar nor a zip archive"
+    return SdistError(what, code="SEB-8204", hint=hint)
 
 
 def _extract(archive: Path, place: Path) -> None:

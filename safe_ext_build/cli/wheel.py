@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from .. import settings, ui
-from ..delivery import deliver
+from ..delivery import deliver, try_out
 from ..errors import BuildFailed, SafeExtBuildError
+from ..supervise import workspace
 from . import fetch, session, unpack
 from .environment import BuildEnvironment, own_requirements
 from .project import OURS, Project
@@ -21,6 +24,8 @@ Settings are given as -C KEY=VALUE or in the environment, as for any build; what
 package's own backend. What the pyproject.toml of a package that is unpacked says about where to write
 (report.path, workspace.dir, build-dir) is not used; that of a directory which you name is.
 """
+_URL = re.compile(r"([^/]*@\s*)?[A-Za-z][\w+.-]*://|git@|git\+")
+_ANOTHER = "Name another directory: --out DIR."
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -42,9 +47,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Build the wheel; the package's own failure, which has been shown, is a status of 1."""
     options = read_options(arguments.options)
     out = Path(arguments.out)
-    if out.exists() and not out.is_dir():
+    if (out.is_symlink() or out.exists()) and not out.is_dir():
         hint = "Name a directory, which need not exist."
         raise SafeExtBuildError(f"--out {out} is no directory", code="SEB-8004", hint=hint)
+    _refuse_url(arguments.package)
+    try_out(out, _ANOTHER)
     target = find_target(arguments.python)
     with session.scratch() as place:
         source = _source(arguments.package, target, place)
@@ -62,8 +69,19 @@ def run(arguments: argparse.Namespace) -> int:
         built = _build(hooks, options, environment, place / "wheel")
         if built is None:
             return 1
-        ui.say(f"built {deliver(built, out, hint='Name another directory: --out DIR.')}")
+        ui.say(f"built {_delivered(built, out)}")
     return 0
+
+
+def _delivered(built: Path, out: Path) -> Path:
+    """Where the wheel is; one that cannot go where it was asked for is kept, for it may have taken hours."""
+    try:
+        return deliver(built, out, hint=_ANOTHER)
+    except BuildFailed as error:
+        kept = workspace.cache_root(dict(os.environ)) / "wheels"
+        with contextlib.suppress(BuildFailed):
+            error.hint = f"It is kept: take it from {deliver(built, kept, hint='')}"
+        raise
 
 
 def read_options(given: list[str]) -> dict[str, Any]:
@@ -77,6 +95,17 @@ def read_options(given: list[str]) -> dict[str, Any]:
         many = [*(before if isinstance(before, list) else [before]), value]
         result[key] = value if before is None else many
     return result
+
+
+def _refuse_url(package: str) -> None:
+    """What pip takes and we do not: it would be called a path that does not exist."""
+    if not _URL.match(package) or Path(package).exists():
+        return
+    is_clone = package.startswith("git") or package.endswith(".git")
+    hint = "Download it first, and name the file: safe-ext-build wheel ./FILE"
+    if is_clone:
+        hint = "Clone it first (git clone --recursive), and name the directory: safe-ext-build wheel ./DIRECTORY"
+    raise fetch.FetchError(f"{package} is a URL, and URLs are not fetched", code="SEB-8102", hint=hint)
 
 
 def _source(package: str, target: Target, place: Path) -> Path:

@@ -411,7 +411,10 @@ def dump(record: Record) -> str:
 
 def parse(text: str) -> Record:
     """The record in a JSON text. Raises ValueError where it is none, or one that we do not know yet."""
-    values = json.loads(text)
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError("it is not a record of a build, or one that was cut off: it is no JSON") from error
     if not isinstance(values, dict) or not isinstance(values.get("schema"), int):
         raise ValueError("it is not a record of a build")
     if values["schema"] > SCHEMA:

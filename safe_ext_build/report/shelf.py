@@ -53,6 +53,8 @@ def load(path: Path) -> Record:
     """The record in a file. Raises OSError, or ValueError where it is no record."""
     try:
         return parse(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} cannot be shown: it is not a record of a build, and no text") from error
     except ValueError as error:
         raise ValueError(f"{path} cannot be shown: {error}") from error
 

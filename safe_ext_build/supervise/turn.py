@@ -85,12 +85,7 @@ class Turn:
             return False
         described = self._describe(found)
         if self.mode == "fail":
-            raise BuildRunning(
-                described,
-                code="SEB-5014",
-                hint=f"Wait until it has ended, or end it: safe-ext-build kill {found.build}\n"
-                f'({self.source} is "fail"; on-running = "wait" waits for it, "replace" ends it)',
-            )
+            raise self._refusal(found, described)
         if self.mode == "replace":
             _replace(found, described)
         elif _is_inside_of_a_turn(self.environ):
@@ -99,6 +94,26 @@ class Turn:
         else:
             self._wait(found, described)
         return True
+
+    def outlook(self) -> tuple[str, BuildRunning | None]:
+        """What a build would do about the one that has the turn now, in words, and the error that it would end
+        with; ("", None) where none has it."""
+        found = self._holder()
+        if found is None or found.build in _above(self.environ):
+            return "", None
+        described = self._describe(found)
+        if self.mode == "fail":
+            return "", self._refusal(found, described)
+        would = "end it" if self.mode == "replace" else "wait for its end"
+        return f"{described}; this one would {would} (on-running)", None
+
+    def _refusal(self, found: Holder, described: str) -> BuildRunning:
+        return BuildRunning(
+            described,
+            code="SEB-5014",
+            hint=f"Wait until it has ended, or end it: safe-ext-build kill {found.build}\n"
+            f'({self.source} is "fail"; on-running = "wait" waits for it, "replace" ends it)',
+        )
 
     def claim(self, workspace: Workspace) -> None:
         """Take the turn, for as long as the workspace is locked. Raises Taken.

@@ -301,6 +301,8 @@ def probe(candidate: Candidate, environ: Mapping[str, str] | None = None) -> Too
     """Run the candidate's nvcc, and look at what lies around it."""
     path = Path(candidate.path)
     nvcc = path if path.is_file() else path / "bin" / "nvcc"
+    if not path.exists():
+        return Rejected(candidate, "does not exist")
     if not nvcc.exists():
         return Rejected(candidate, RUNTIME_ONLY if _has_cuda(path) else "has no bin/nvcc: not a CUDA toolkit")
     if candidate.origin == WHEELS and (mixed := mixture(path)):

@@ -41,7 +41,7 @@ def choose(
     refused = next((one for one in rejected if one.candidate.required), None)
     if refused is not None:
         what = f"{refused.candidate.origin} is {refused.candidate.path}, which {refused.reason}"
-        raise ToolkitError(what, code="SEB-2002", hint=_help(wanted, found, mismatch, None, install))
+        raise ToolkitError(what, code="SEB-2002", hint=_help(wanted, found, mismatch, None, install, looser=False))
     named_toolkit = next((toolkit for toolkit in found if toolkit.explicit), None)
     pool = [named_toolkit] if named_toolkit else list(found)
     fitting = [toolkit for toolkit in pool if _fits(toolkit.version, wanted, mismatch)]
@@ -130,9 +130,15 @@ def _verdict(toolkit: Toolkit, wanted: tuple[int, int], named: Toolkit | None) -
 
 
 def _help(
-    wanted: tuple[int, int], found: Sequence[Toolkit], mismatch: Mismatch, named: Toolkit | None, install: str
+    wanted: tuple[int, int],
+    found: Sequence[Toolkit],
+    mismatch: Mismatch,
+    named: Toolkit | None,
+    install: str,
+    *,
+    looser: bool = True,
 ) -> str:
-    """The ways out, the cheapest first: a variable, a package, a looser setting."""
+    """The ways out, the cheapest first: a variable, a package, a looser setting, if versions are the reason."""
     others = [one for one in found if one is not named and _fits(one.version, wanted, mismatch)]
     ways = []
     if others:
@@ -144,10 +150,10 @@ def _help(
         ways += [install] if install else []
         ways += ["a toolkit in another place is named by CUDA_HOME=/its/directory"]
     same_major = any(one.version[0] == wanted[0] for one in found)
-    if found and mismatch != "any":
-        looser = "minor" if mismatch == "exact" and same_major else "any"
-        risk = "" if looser == "minor" else ", at the risk of what is built failing at run time"
-        ways.append(f'cuda.mismatch = "{looser}" takes what was found{risk}')
+    if looser and found and mismatch != "any":
+        taken = "minor" if mismatch == "exact" and same_major else "any"
+        risk = "" if taken == "minor" else ", at the risk of what is built failing at run time"
+        ways.append(f'cuda.mismatch = "{taken}" takes what was found{risk}')
     return "\n".join(ways)
 
 

@@ -119,6 +119,7 @@ def _project(symbol: Symbol) -> Reason:
         )
     return Reason(
         "SEB-7108",
-        "No source of the project seems to define it: a source file may be missing from the setup script's "
-        "`sources`, or a library from its `libraries`.",
+        "Neither torch nor CUDA nor, as it seems, a source of the project defines it: a source file may be "
+        "missing from the setup script's `sources`, or a library or an object from its `libraries` "
+        "or `extra_objects`.",
     )

@@ -200,7 +200,17 @@ def _doubtful(found: Findings) -> Iterator[str]:
             yield f"loading {module.name} here ended the process that did it ({module.detail})"
         elif module.outcome in (UNDEFINED, UNSURE) and module.symbols:
             detail = f" (importing its package: {module.detail})" if module.outcome == UNSURE else ""
-            yield f"{module.name} does not load by itself: undefined symbol {texts}{detail}"
+            yield f"{module.name} does not load by itself: undefined symbol {texts}{detail}{_if_nobody(module)}"
+
+
+def _if_nobody(module: Module) -> str:
+    """What is behind it unless another module brings the symbols, which we cannot know: hence no error."""
+    ours = [symbol for symbol in module.symbols if not _DRIVER_CALL.match(symbol.name)]
+    if not ours:
+        return ""
+    reasons = [causes.why(symbol, module) for symbol in ours]
+    texts = " ".join(dict.fromkeys(reason.text for reason in reasons))
+    return f". Its import fails unless what is loaded before it brings that. {texts} [{reasons[0].code}]"
 
 
 def _names(names: Sequence[str]) -> str:

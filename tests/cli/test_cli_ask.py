@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -202,6 +203,15 @@ def test_plan_shows_all_it_knows_before_the_error(place: Path) -> None:
     assert "hint: " in run.stderr
 
 
+def test_plan_fails_where_nobody_brings_the_backend(place: Path) -> None:
+    run = ask(place, "plan", "-C", "backend=nosuch.backend")
+    assert run.returncode == 1
+    assert "error[SEB-1015]: the backend nosuch.backend is not installed" in run.stderr
+    assert "built by nosuch.backend" in run.stdout, "it shows what it knows"
+    (place / "project" / "nosuch").mkdir()
+    assert ask(place, "plan", "-C", "backend=nosuch.backend", "-C", "backend-path=.").returncode == 0
+
+
 def test_plan_knows_the_time_from_earlier_builds(place: Path) -> None:
     from safe_ext_build.toolchain.fingerprint import host_compiler
 
@@ -231,7 +241,7 @@ def test_plan_knows_the_time_from_earlier_builds(place: Path) -> None:
         ("SEB-8007", ["report"], "project", "no build has left a record in ~/.cache/safe-ext-build/reports"),
         ("SEB-8007", ["report", "abc"], "project", "no build whose id begins with abc"),
         ("SEB-8006", ["report", "./x.json"], "project", "./x.json does not exist"),
-        ("SEB-8009", ["report", "setup.py"], "project", "setup.py cannot be shown"),
+        ("SEB-8009", ["report", "setup.py"], "project", "setup.py cannot be shown: it is not a record of a build"),
     ],
 )
 def test_mistakes_end_with_a_hint(place: Path, code: str, arguments: list[str], cwd: str, said: str) -> None:
@@ -328,3 +338,44 @@ def test_completion_for_other_shells(place: Path) -> None:
     )
     assert any("-n '__fish_seen_subcommand_from wheel' -s o -l out -r -d '" in line for line in fish)
     assert all(line.startswith("complete -c safe-ext-build -n '") for line in fish)
+
+
+# Wherever they are given
+
+
+@pytest.mark.parametrize("command", ["wheel .", "report --html r.html", "plan", "doctor"])
+def test_a_directory_that_is_gone_has_a_name(place: Path, command: str) -> None:
+    (place / "gone").mkdir()
+    started = f'rmdir "$PWD" && exec {shlex.quote(sys.executable)} -m safe_ext_build {command}'
+    run = subprocess.run(
+        ["sh", "-c", started],
+        cwd=place / "gone",
+        env=environment(place, "", {}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert run.stderr.startswith("safe-ext-build: error[SEB-4014]: the current directory does not exist"), (
+        run.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [("doctor", 0), ("plan", 0), ("report", 1), ("--help", 0), ("nonsense", 2)],
+)
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_are_no_matter(place: Path, command: str, closed: str, status: int) -> None:
+    script = f"{shlex.quote(sys.executable)} -m safe_ext_build {command} {closed}"
+    where, variables = place / "project", environment(place, "", {})
+    run = subprocess.run(["sh", "-c", script], cwd=where, env=variables, capture_output=True, check=False)
+    assert b"Traceback" not in run.stderr and not run.stdout
+    assert run.returncode == status
+
+
+@pytest.mark.parametrize(("program", "status"), [("nosuchcmd", 127), ("/tmp", 126), ("./setup.py", 126)])
+def test_what_cannot_be_run_has_the_status_of_shells(place: Path, program: str, status: int) -> None:
+    run = ask(place, "run", "--", program)
+    assert run.returncode == status
+    assert run.stderr.startswith("safe-ext-build: error[SEB-8002]: ")

@@ -37,6 +37,37 @@ def test_options_as_a_frontend_hands_them_on() -> None:
     assert wheel.read_options(given) == expected
 
 
+def test_the_place_of_the_wheel_is_tried_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["wheel", "no-such-package", "--out", "/proc/out"]) == 1
+    assert "error[SEB-8005]: no wheel can be written to /proc/out: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("https://x.example/y.tar.gz", "Download it first, and name the file"),
+        ("y @ https://x.example/y.tar.gz", "Download it first"),
+        ("file:///y.tar.gz", "Download it first"),
+        ("git+https://x.example/y", "Clone it first"),
+        ("https://x.example/y.git", "Clone it first"),
+        ("git@x.example:y/y", "Clone it first"),
+    ],
+)
+def test_a_url_is_not_taken_for_a_path(url: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["wheel", url]) == 1
+    said = capsys.readouterr().err
+    assert f"error[SEB-8102]: {url} is a URL, and URLs are not fetched" in said and f"hint: {hint}" in said
+
+
+def test_a_wheel_without_a_place_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (built := tmp_path / "a-1.whl").touch()
+    with pytest.raises(SafeExtBuildError, match="cannot be written to /proc/out") as caught:
+        wheel._delivered(built, Path("/proc/out"))
+    kept = tmp_path / "safe-ext-build" / "wheels" / "a-1.whl"
+    assert caught.value.hint == f"It is kept: take it from {kept}" and kept.is_file()
+
+
 def test_an_option_without_a_value(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["wheel", "x", "-C", "jobs.max"]) == 1
     assert "hint: Write -C jobs.max=VALUE." in capsys.readouterr().err
@@ -130,6 +161,23 @@ def test_a_damaged_archive(tmp_path: Path, cut: int) -> None:
     (tmp_path / "cut.tar.gz").write_bytes(whole[:cut])
     with pytest.raises(SdistError, match=r"cut\.tar\.gz (cannot be unpacked|is no sdist)"):
         unpack(tmp_path / "cut.tar.gz", tmp_path / "out")
+
+
+def test_what_is_no_archive(tmp_path: Path) -> None:
+    for name, code, words, hint in (
+        ("setup.py", "SEB-8204", "setup.py is no sdist: it is neither a tar nor a zip", f"wheel {tmp_path}/"),
+        ("passwd", "SEB-8204", "passwd is no sdist: ", "Name an sdist"),
+        (
+            "a-1.tar.gz",
+            "SEB-8203",
+            "a-1.tar.gz cannot be unpacked: it is damaged, or no archive",
+            "Fetch it again",
+        ),
+    ):
+        (tmp_path / name).write_text("root:x:0:0:root:/root:/bin/sh\n")
+        with pytest.raises(SdistError, match=f"^{words}") as caught:
+            unpack(tmp_path / name, tmp_path / "out")
+        assert caught.value.code == code and hint in caught.value.hint
 
 
 def test_what_need_not_be_unpacked(tmp_path: Path) -> None:

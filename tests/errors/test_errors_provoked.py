@@ -602,8 +602,8 @@ TABLE: dict[str, tuple[Provoke, str, str]] = {
         "It may have crashed in what it imports",
     ),
     "SEB-5007": (
-        lambda *_: kill.choose([], "ab"),
-        "no build of yours runs here whose id begins with ab",
+        lambda *_: kill.choose([], "abcd"),
+        "no build of yours runs here whose id begins with abcd",
         "--stale",
     ),
     "SEB-5008": (
@@ -931,6 +931,13 @@ def test_who_has_named_a_toolkit_is_told_to_name_none(origin: str, hint: str) ->
     with pytest.raises(SafeExtBuildError) as caught:
         rank.choose("13.0", [named], (), "minor", ())
     assert caught.value.hint.splitlines()[0] == hint
+
+
+def test_a_looser_setting_is_no_way_out_of_a_toolkit_that_is_none() -> None:
+    named = Rejected(Candidate("/opt/x", "-C cuda.home", explicit=True, required=True), "does not exist")
+    with pytest.raises(SafeExtBuildError, match=r"which does not exist$") as caught:
+        rank.choose("13.0", [OLD], [named], "minor", (), "apt install cuda")
+    assert "cuda.mismatch" not in caught.value.hint and "apt install cuda" in caught.value.hint
 
 
 def test_a_header_that_is_missing_is_named() -> None:

@@ -112,8 +112,8 @@ def test_a_supervisor_that_will_not(project: Project, monkeypatch: pytest.Monkey
 def test_one_of_several(project: Project, tmp_path: Path) -> None:
     with compiling(project) as build:
         (record,) = living(project.environ())
-        done = kill(project, "zzz")
-        assert "error[SEB-5007]: no build of yours runs here whose id begins with zzz\n" in done.stderr
+        done = kill(project, "zzzz")
+        assert "error[SEB-5007]: no build of yours runs here whose id begins with zzzz\n" in done.stderr
         done = kill(project, record.build, **{ID_VARIABLE: record.build})
         assert (
             f"error[SEB-5006]: this command runs inside build {record.build}, and would end itself\n"
@@ -148,7 +148,10 @@ def test_what_a_lost_build_left(project: Project) -> None:
 
 def test_which_build_is_meant() -> None:
     records = [Record(name, 1, "mine", 0.0, NOTHING, "/w") for name in ("0a1b", "0c1d")]
-    assert kill_.choose(records, "0c").build == "0c1d"
+    assert kill_.choose(records, "0c1d").build == "0c1d"
+    with pytest.raises(SafeExtBuildError, match=r"^0 is too short for the id of a build: give 4 ") as caught:
+        kill_.choose(records[:1], "0")
+    assert caught.value.hint == "0a1b  mine"
     with pytest.raises(SafeExtBuildError, match=r"^1 build of yours runs here: name it by its id, or say --all$"):
         kill_.choose(records[:1], None)
     with pytest.raises(SafeExtBuildError, match=r"^2 builds of yours run here: name it by its id, or ") as caught:

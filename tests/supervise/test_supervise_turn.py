@@ -239,11 +239,15 @@ def places(tmp_path: Path) -> Iterator[list[Workspace]]:
 def test_one_at_a_time(turn: Turn, places: list[Workspace]) -> None:
     first, second = places
     assert not turn.await_it()
+    assert turn.outlook() == ("", None)
     turn.claim(first)
     with pytest.raises(Taken):
         turn.claim(second)
     with pytest.raises(BuildRunning, match=rf"^p is being built already: build {first.id}, for \d+ s$"):
         turn.await_it()
+    assert str(turn.outlook()[1]).startswith(f"p is being built already: build {first.id}")
+    said, end = replace(turn, mode="wait").outlook()
+    assert end is None and said.endswith("this one would wait for its end (on-running)")
     linked = Turn(turn.place / "link", "p", "fail", "default", "auto", turn.environ)
     linked.place.symlink_to(turn.place)
     with pytest.raises(Taken):

@@ -257,6 +257,7 @@ def test_refused(tmp_path: Path) -> None:
     fakes.toolkit(tmp_path / "part")
     (tmp_path / "part" / "nvvm" / "bin" / "cicc").unlink()
     assert refused(tmp_path / "runtime") == "has no bin/nvcc: a runtime-only CUDA"
+    assert refused(tmp_path / "nowhere") == "does not exist"
     assert refused(tmp_path) == "has no bin/nvcc: not a CUDA toolkit"
     assert refused(tmp_path / "broken") == "nvcc does not run: no licence"
     assert refused(tmp_path / "silent") == "nvcc does not run: it ends with status 3"
