@@ -27,11 +27,11 @@ from ..stamp import Stamp
 from . import blame, heartbeat, stall, terminal
 from .backend import hook_hint
 from .linux import is_subreaper, pidfd_open, set_subreaper
-from .processes import Process, descendants, end_all, marked, read, snapshot
+from .processes import ID_VARIABLE, Process, descendants, end_all, marked, read, snapshot
 from .progress import Mode, Show
 from .protocol import BUILDER_KILLED, CONTINUE, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
 from .workspace import HINT as WORKSPACE_HINT
-from .workspace import Workspace, writing
+from .workspace import WITHIN_VARIABLE, Workspace, writing
 
 _BYTES = {getattr(signal, name): byte for byte, name in SIGNAL_BYTES.items()}
 MORE_PROCESSES = (
@@ -181,7 +181,7 @@ def _start(
         frontend=os.getppid() if frontend else 0,
         frontend_start=parent.start if parent else 0,
         command=command,
-        environ={**tree.environ, **terminal.lent(show)},
+        environ={**tree.environ, **terminal.lent(show), **_marks(workspace)},
         limits=tree.limits,
         compiles=tree.compiles,
         neighbours=tree.neighbours,
@@ -204,6 +204,11 @@ def _start(
     finally:
         os.close(reader)
     return supervisor, writer
+
+
+def _marks(workspace: Workspace) -> dict[str, str]:
+    """The variables that tell whose a process is, and a build inside of this one where to register."""
+    return {ID_VARIABLE: workspace.id, WITHIN_VARIABLE: str(workspace.path)}
 
 
 def _wait(supervisor: subprocess.Popen[bytes], lifeline: int, signals: Signals, watch_parent: bool) -> Ending:
