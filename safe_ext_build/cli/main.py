@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn, Protocol
@@ -10,9 +11,10 @@ from typing import NoReturn, Protocol
 from .. import __version__, ui
 from ..errors import SafeExtBuildError
 from ..shortage import shortage
-from ..supervise import shelter
+from ..supervise import hook, shelter
 from . import builds, completion, doctor, explain, history, kill, plan, report, wheel
 from . import run as run_
+from .session import Interrupted
 
 
 class Command(Protocol):
@@ -61,7 +63,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit status: 0, 1 when it failed, 2 when the arguments are wrong."""
+    """Run a command; returns the exit status: 0, 1 when it failed, 2 when the arguments are wrong.
+
+    Dies by the signal that interrupts it, once what it has started is gone.
+    """
     parsed = parser().parse_args(arguments)
     try:
         with shelter.sheltered(None, frontend=False):
@@ -69,6 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SafeExtBuildError as error:
         ui.show_error(error)
         return 1
+    except Interrupted as interrupted:
+        hook.die_by(interrupted.number)
+    except KeyboardInterrupt:
+        hook.die_by(signal.SIGINT)
     except (OSError, RuntimeError, MemoryError) as unexpected:
         lacking = shortage(unexpected)
         if lacking is None:
