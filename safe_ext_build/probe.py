@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import subprocess
+    from concurrent.futures import ThreadPoolExecutor
 
 MARKER = "SAFE_EXT_BUILD_PROBE"
 """The variable that tells which shelter a process belongs to."""
@@ -142,10 +143,16 @@ def each(ask: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Resul
         try:
             return list(pool.map(ask, items))
         except BaseException:
-            _state.stopping = True
-            for process in list(_state.running):
-                _kill(process)
-            pool.shutdown(cancel_futures=True)
+            _stop(pool)
             raise
-        finally:
-            _state.stopping = False
+
+
+def _stop(pool: ThreadPoolExecutor) -> None:
+    """End what is asked, here and in what was asked for more than one answer, and wait for that."""
+    _state.stopping = True
+    try:
+        for process in list(_state.running):
+            _kill(process)
+        pool.shutdown(cancel_futures=True)
+    finally:
+        _state.stopping = False

@@ -32,7 +32,10 @@ PREFIX = "SAFE_EXT_BUILD_"
 
 INTERNAL_VARIABLES = tuple(
     PREFIX + name
-    for name in ("ID", "JOB", "PROBE", "SHIMS", "SOCKET", "BORROW", "FOREIGN", "TERMINAL", "PREFIX_*", "WRITTEN_*")
+    for name in (
+        *("ID", "WITHIN", "JOB", "PROBE", "SHIMS", "SOCKET", "BORROW", "FOREIGN", "TERMINAL"),
+        *("PREFIX_*", "WRITTEN_*"),
+    )
 )
 """Variables with our prefix (shell patterns) that we set ourselves inside a build: never settings."""
 

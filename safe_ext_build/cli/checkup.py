@@ -7,7 +7,6 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -71,8 +70,7 @@ def look(environ: Mapping[str, str], project: Path) -> Checkup:
         "compiler cache": lambda: compiler_cache(chosen, environ),
         "cache": lambda: caches(workspace.cache_root(dict(environ), make=False)),
     }
-    with ThreadPoolExecutor(len(topics)) as pool:
-        found = list(pool.map(lambda topic: _guarded(topic, topics[topic]), topics))
+    found = probe.each(lambda topic: _guarded(topic, topics[topic]), topics)
     own = (*unreadable, *no_torch, *(torch_findings(torch) if torch else ()))
     return Checkup(
         __version__,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn, Protocol
@@ -12,9 +13,10 @@ from .. import __version__, ui
 from ..errors import SafeExtBuildError
 from ..here import here
 from ..shortage import shortage
-from ..supervise import shelter
+from ..supervise import hook, shelter
 from . import builds, completion, doctor, explain, history, kill, plan, report, wheel
 from . import run as run_
+from .session import Interrupted
 
 
 class Command(Protocol):
@@ -68,7 +70,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status: 0, 1 when it failed (`run`: or that of the program), 2 when the
-    arguments are wrong."""
+    arguments are wrong.
+
+    Dies by the signal that interrupts it, once what it has started is gone.
+    """
     _open_streams()
     parsed = parser().parse_args(arguments)
     try:
@@ -79,6 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SafeExtBuildError as error:
         ui.show_error(error)
         return error.status
+    except Interrupted as interrupted:
+        hook.die_by(interrupted.number)
+    except KeyboardInterrupt:
+        hook.die_by(signal.SIGINT)
     except (OSError, RuntimeError, MemoryError) as unexpected:
         lacking = shortage(unexpected)
         if lacking is None:

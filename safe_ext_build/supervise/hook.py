@@ -27,17 +27,39 @@ from ..stamp import Stamp
 from . import blame, heartbeat, stall, terminal
 from .backend import hook_hint
 from .linux import is_subreaper, pidfd_open, set_subreaper
-from .processes import Process, descendants, end_all, marked, read, snapshot
+from .processes import ID_VARIABLE, Process, descendants, end_all, marked, read, snapshot
 from .progress import Mode, Show
 from .protocol import BUILDER_KILLED, CONTINUE, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
 from .workspace import HINT as WORKSPACE_HINT
-from .workspace import Workspace, writing
+from .workspace import WITHIN_VARIABLE, Workspace, writing
 
 _BYTES = {getattr(signal, name): byte for byte, name in SIGNAL_BYTES.items()}
 MORE_PROCESSES = (
     "Raise the limit of processes (`ulimit -u`, or that of the container), or wait until there are fewer."
 )
 _BOOTSTRAP = "import sys; sys.path.append({root!r}); from {module} import main; main()"
+# A frontend that dies may take our installation with it, and a hook process its workspace: what fails then is of
+# interest to nobody. A directory that is being removed is gone a moment later.
+_CHILD = """\
+import os, sys, time
+parent = {parent} or os.getppid()
+def leave_if_nobody_waits():
+    if os.getppid() != parent or not os.path.exists({package!r}):
+        os._exit(1)
+try:
+    sys.path.append({root!r})
+    from {module} import main
+except (ImportError, OSError):
+    for _ in range(50):
+        leave_if_nobody_waits()
+        time.sleep(0.02)
+    raise
+try:
+    main()
+except Exception:
+    leave_if_nobody_waits()
+    raise
+"""
 
 
 @dataclass(frozen=True)
@@ -86,8 +108,21 @@ def python_command(module: str, *arguments: str, isolated: bool) -> list[str]:
     """A Python that runs `main` of one of our modules. An isolated one starts fast and sees only the
     standard library and us: the package's parent comes last, so that nothing in it can shadow a module."""
     root = str(Path(__file__).resolve().parents[2])
+    return _python(_BOOTSTRAP.format(root=root, module=module), *arguments, isolated=isolated)
+
+
+def _python(code: str, *arguments: str, isolated: bool) -> list[str]:
     options = ["-I", "-S", "-E"] if isolated else []
-    return [sys.executable, *options, "-c", _BOOTSTRAP.format(root=root, module=module), *arguments]
+    return [sys.executable, *options, "-c", code, *arguments]
+
+
+def child_command(module: str, *arguments: str, isolated: bool, parent: int = 0) -> list[str]:
+    """The same, for a process that fails in silence when its parent, or our installation, is gone.
+
+    `parent`: its pid, if it is known; else whoever it has when it starts."""
+    package = Path(__file__).resolve().parents[1]
+    places = {"root": str(package.parent), "package": str(package / "__init__.py")}
+    return _python(_CHILD.format(module=module, parent=parent, **places), *arguments, isolated=isolated)
 
 
 def leave_if_orphaned() -> None:
@@ -121,7 +156,7 @@ def run(build: Build, workspace: Workspace, signals: Signals, farewell: Callable
     }
     with writing(workspace.path):
         (workspace.path / "request.json").write_text(json.dumps(request))
-    command = python_command("safe_ext_build.supervise.builder", str(workspace.path), isolated=False)
+    command = child_command("safe_ext_build.supervise.builder", str(workspace.path), isolated=False)
     ending = _supervise(command, build, workspace, signals)
     if ending.frontend_gone or ending.signal:
         farewell()
@@ -181,7 +216,7 @@ def _start(
         frontend=os.getppid() if frontend else 0,
         frontend_start=parent.start if parent else 0,
         command=command,
-        environ={**tree.environ, **terminal.lent(show)},
+        environ={**tree.environ, **terminal.lent(show), **_marks(workspace)},
         limits=tree.limits,
         compiles=tree.compiles,
         neighbours=tree.neighbours,
@@ -191,9 +226,8 @@ def _start(
     )
     with writing(workspace.path):
         request.save(workspace.path / "supervisor.json")
-    start = python_command(
-        "safe_ext_build.supervise.supervisor", str(workspace.path / "supervisor.json"), isolated=True
-    )
+    order = str(workspace.path / "supervisor.json")
+    start = child_command("safe_ext_build.supervise.supervisor", order, isolated=True, parent=os.getpid())
     try:
         inherited = [descriptor for descriptor in (reader, workspace.lock, show.terminal) if descriptor >= 0]
         supervisor = subprocess.Popen(start, pass_fds=inherited, start_new_session=True)
@@ -204,6 +238,11 @@ def _start(
     finally:
         os.close(reader)
     return supervisor, writer
+
+
+def _marks(workspace: Workspace) -> dict[str, str]:
+    """The variables that tell whose a process is, and a build inside of this one where to register."""
+    return {ID_VARIABLE: workspace.id, WITHIN_VARIABLE: str(workspace.path)}
 
 
 def _wait(supervisor: subprocess.Popen[bytes], lifeline: int, signals: Signals, watch_parent: bool) -> Ending:

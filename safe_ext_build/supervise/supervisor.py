@@ -306,6 +306,7 @@ def main() -> None:
     try:
         supervisor.start()
     except OSError as error:  # no process can be started, no file be opened, or the disk is full
-        print(f"safe-ext-build: the supervisor cannot start: {error}", file=sys.stderr)
+        if os.getppid() == supervisor.request.hook:  # else it is the workspace that is gone, with who wanted it
+            print(f"safe-ext-build: the supervisor cannot start: {error}", file=sys.stderr)
         sys.exit(1)
     supervisor.run()

@@ -6,6 +6,7 @@ Layout of ROOT/ID/:
     bin/            shims (or `shims` -> elsewhere)                    links to what it writes outside
     claim           -> the link that says whose turn it is to build the project (see turn.py)
     names/          links to directories of names (see launcher.names)
+    inner/          links to the workspaces of builds that run inside of this one
 Standard library only: the supervisor imports this.
 """
 
@@ -19,6 +20,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -33,6 +35,11 @@ MIN_FREE = 1 << 30
 MAX_SOCKET_PATH = 107
 SOCKET_NAME = "socket"
 CLAIM = "claim"
+INNER = "inner"
+WITHIN_VARIABLE = "SAFE_EXT_BUILD_WITHIN"
+"""The variable that names the workspace of the build that a process is part of."""
+# Seconds: a process that was killed holds its locks a little longer than it can be found.
+_DYING = 2.0
 HINT = "Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a directory on a disk with room."
 _ID = re.compile(r"[0-9a-f]{12}")
 
@@ -77,7 +84,11 @@ class Workspace:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove the workspace at `path`: first what its links name outside (unfinished outputs, shims, its claim)."""
+    """Remove the workspace at `path`, whose processes have been ended: first what its links name outside
+    (unfinished outputs, shims, its claim, the builds inside of it)."""
+    for link in path.glob(f"{INNER}/*"):
+        with contextlib.suppress(OSError):  # somebody else removes it, too
+            _remove_inner(Path(os.readlink(link)))
     for link in path.glob("jobs/*/*"):
         if link.is_symlink() and link.name in ("output", "depfile"):
             Path(os.readlink(link)).unlink(missing_ok=True)
@@ -96,6 +107,26 @@ def remove_tree(path: Path) -> None:
             return
 
 
+def _remove_inner(path: Path) -> None:
+    """Who ends a build ends those inside of it, with all who would have cleared up after them."""
+    deadline = time.monotonic() + _DYING
+    while lives(path) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if lives(path) or not (path.is_dir() and _is_workspace(path)):
+        return
+    end_all(lambda: marked(path.name), patience=2.0)
+    remove_if_free(path)
+
+
+def _register(path: Path) -> None:
+    """Let the build that we are part of know of a workspace; nothing of it needs to be there yet."""
+    outer = Path(os.environ.get(WITHIN_VARIABLE, ""))
+    with contextlib.suppress(OSError):  # it has just ended
+        if outer.is_absolute() and _is_workspace(outer):
+            (outer / INNER).mkdir(exist_ok=True)
+            (outer / INNER / path.name).symlink_to(path)
+
+
 def create(root: Path, shim_roots: list[Path], *, clear: bool = True) -> Workspace:
     """Make a workspace under `root`, and furnish it; `clear` as for `make`."""
     workspace = make(root, clear=clear)
@@ -110,6 +141,7 @@ def make(root: Path, watch: Callable[[Path], Watch] | None = None, *, clear: boo
     """
     _private_directory(root)
     path = root / os.urandom(6).hex()
+    _register(path)
     workspace = Workspace(path, -1, watch(path) if watch else None)
     try:
         with _guarded(root):
