@@ -450,8 +450,8 @@ _ALL = (
         "A compiler, ninja or another part of the build was sent a signal that neither safe-ext-build nor "
         "lack of memory explains: somebody, or a batch system with a limit of time, is stopping the build. "
         "All of it was ended, so that nothing stays behind.",
-        "If that was not you, look at the time limits of your CI or batch system, and for other users' `kill`"
-        " or `pkill`. Build again: finished objects are kept and used.",
+        "If that was not you, look at the time limits of your CI or batch system, and for scripts that"
+        " clear up. Build again: finished objects are kept and used.",
     ),
     Entry(
         "SEB-5004",
