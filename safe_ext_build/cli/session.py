@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from .. import staging
+from .. import probe, staging
 from ..errors import SafeExtBuildError
 from ..here import here
 from ..schedule.broker import Naming
@@ -116,13 +116,14 @@ def supervised(command: Sequence[str]) -> int:
 class Hooks:
     """A backend's hooks, each in a process of its own."""
 
-    def __init__(self, source: Path, backend: str, python: Path, environ: Mapping[str, str]) -> None:
+    def __init__(self, source: Path, backend: str, python: Path, environ: Mapping[str, str], place: Path) -> None:
+        """`place`: the directory that they belong to: it stays until they have ended, however we do."""
         try:
             from pyproject_hooks import BuildBackendHookCaller
         except ImportError:
             what = "pyproject-hooks is not installed, which calls a package's build backend"
             raise SafeExtBuildError(what, code="SEB-8016", hint=_INSTALL) from None
-        self._environ = environ
+        self._environ = {**environ, probe.MARKER: place.name, workspace.WITHIN_VARIABLE: str(place)}
         self._caller = BuildBackendHookCaller(
             str(source), backend, runner=self._run, python_executable=str(python)
         )

@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         chosen, _ = settings.load(source, options, environ)
         environment = BuildEnvironment.make(place / "environment", target, chosen.torch.match)
         environment.install([*own_requirements(), *project.requires, *arguments.extra])
-        hooks = session.Hooks(source, OURS, environment.python, environment.variables(environ))
+        hooks = session.Hooks(source, OURS, environment.python, environment.variables(environ), place)
         built = _build(hooks, options, environment, place / "wheel")
         if built is None:
             return 1

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from .linux import pidfd_open, set_name
 from .processes import Process, end_all, marked, printing_to, read, send
-from .workspace import remove_tree
+from .workspace import inner, lives, remove_tree
 
 GRACE = 2.0
 """Seconds for a hook process to end when it is asked to, its frontend being gone; its supervisor needs some."""
@@ -85,7 +85,13 @@ def of(place: Path) -> list[Process]:
 
 
 def clear(place: Path) -> None:
-    """End every process that is of this place, then remove the directory with all that they have left in it."""
+    """End every process that is of this place, then remove the directory with all that they have left in it.
+
+    Builds inside of it may end by themselves first: they know best what belongs to them.
+    """
+    deadline = time.monotonic() + GRACE
+    while any(lives(one) for one in inner(place)) and time.monotonic() < deadline:
+        time.sleep(0.02)
     for pause in (_SETTLING, 0.0):
         end_all(lambda: of(place))
         with contextlib.suppress(OSError):

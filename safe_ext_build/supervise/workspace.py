@@ -86,9 +86,9 @@ class Workspace:
 def remove_tree(path: Path) -> None:
     """Remove the workspace at `path`, whose processes have been ended: first what its links name outside
     (unfinished outputs, shims, its claim, the builds inside of it)."""
-    for link in path.glob(f"{INNER}/*"):
+    for one in inner(path):
         with contextlib.suppress(OSError):  # somebody else removes it, too
-            _remove_inner(Path(os.readlink(link)))
+            _remove_inner(one)
     for link in path.glob("jobs/*/*"):
         if link.is_symlink() and link.name in ("output", "depfile"):
             Path(os.readlink(link)).unlink(missing_ok=True)
@@ -105,6 +105,15 @@ def remove_tree(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
         if not path.exists():
             return
+
+
+def inner(path: Path) -> list[Path]:
+    """The workspaces of builds inside of the one at `path`, also those that are gone."""
+    found = []
+    for link in path.glob(f"{INNER}/*"):
+        with contextlib.suppress(OSError):
+            found.append(Path(os.readlink(link)))
+    return found
 
 
 def _remove_inner(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 
 import pytest
 from kill_harness import PROMISE, Build, Project, build_again, started
@@ -70,3 +71,21 @@ def test_killed_while_it_installs(project: Project) -> None:
         assert build.seconds_to_clear() <= PROMISE, build.names()
         build.wait()
         assert [path.name for path in project.workspaces.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.6])
+def test_killed_while_its_hooks_start(project: Project, seconds: float) -> None:
+    """They import us from an environment that goes away with the command."""
+    with started(project, command(project)) as build:
+        build.wait_until(lambda: bool(build.named("seb-super")), "pip's supervisor")
+        build.wait_until(lambda: not build.named("seb-super"), "its end", seconds=120)
+        time.sleep(seconds)
+        build.hit("frontend", signal.SIGKILL)
+        assert build.seconds_to_clear() <= PROMISE, build.names()
+        build.wait()
+        deadline = time.monotonic() + PROMISE
+        while left := [path.name for path in project.workspaces.iterdir() if path.name != ".lock"]:
+            assert time.monotonic() < deadline, left
+            time.sleep(0.02)
+        assert "Traceback" not in build.text()
+        assert "Error" not in build.text()
