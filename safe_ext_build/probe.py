@@ -9,6 +9,7 @@ Standard library only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import tempfile
@@ -17,6 +18,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
+
+from .shortage import shortage
 
 if TYPE_CHECKING:
     import subprocess
@@ -27,6 +30,7 @@ MARKER = "SAFE_EXT_BUILD_PROBE"
 TIMEOUT = 20.0
 """Seconds after which a tool (often a wrapper script) that says nothing is given up."""
 _AT_ONCE = 8
+_OURS = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 _GLANCE = 0.1
 
 _Item = TypeVar("_Item")
@@ -73,8 +77,24 @@ def run(
 ) -> tuple[int, str]:
     """Run a tool that answers at once; its status, and all that it printed. `timeout` is in seconds.
 
-    Raises OSError, ValueError (for what no environment can hold) and subprocess.TimeoutExpired.
+    Raises OSError, ValueError (for what no environment can hold) and subprocess.TimeoutExpired; and PlaceError
+    where it is us who lack files, processes or memory: that is no fault of the tool.
     """
+    try:
+        return _run(command, environ, timeout, cwd, pass_fds)
+    except OSError as error:
+        if error.errno in _OURS and (lacking := shortage(error)):
+            raise lacking from error
+        raise
+
+
+def _run(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    timeout: float | None,
+    cwd: Path | None,
+    pass_fds: Sequence[int],
+) -> tuple[int, str]:
     import subprocess
 
     shelter = _shelter()

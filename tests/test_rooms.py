@@ -46,7 +46,7 @@ BARE = (
     *(f"supervise.{name}" for name in _IN_SUPERVISE),
     *(f"schedule.{name}" for name in _IN_SCHEDULE),
     *(f"launcher.{name}" for name in ("call", "dryrun", "names", "redact", "verdict")),
-    *("machine", "events", "errors", "probe", "ui"),
+    *("machine", "events", "errors", "probe", "shortage", "ui"),
 )
 
 
