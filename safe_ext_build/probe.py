@@ -157,11 +157,15 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def each(ask: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
     """Ask about several things at a time; the answers in the same order. Who is interrupted does not wait."""
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor, wait
 
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
         try:
-            return list(pool.map(ask, items))
+            asked = [pool.submit(ask, item) for item in items]
+            # A signal that comes just before we begin to wait is only seen when we look up.
+            while wait(asked, timeout=_GLANCE).not_done:
+                pass
+            return [answer.result() for answer in asked]
         except BaseException:
             _stop(pool)
             raise

@@ -75,8 +75,9 @@ class Place:
 Scene = Callable[[Place], None]
 
 
-def project(target: Path, kind: str, seconds: float = 0.05) -> Path:
-    """A project of tests/projects, named as its directory is."""
+def project(target: Path, kind: str, seconds: float = 0.05, burn: int = 0) -> Path:
+    """A project of tests/projects, named as its directory is. `burn`: compilers keep a CPU busy; what uses none
+    has cost nothing, and is not remembered."""
     shutil.copytree(PROJECTS / kind, target, ignore=shutil.ignore_patterns("build", "*.egg-info"))
     text = (target / "pyproject.toml").read_text()
     old = next(line for line in text.splitlines() if line.startswith("name ="))
@@ -85,7 +86,7 @@ def project(target: Path, kind: str, seconds: float = 0.05) -> Path:
         for source in (target / "csrc").iterdir():
             source.unlink()
         for name in SOURCES:
-            (target / "csrc" / f"{name}.cu").write_text(f"//! seconds={seconds} mib=10\n")
+            (target / "csrc" / f"{name}.cu").write_text(f"//! seconds={seconds} burn={burn} mib=10\n")
     return target
 
 

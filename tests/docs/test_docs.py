@@ -210,7 +210,7 @@ def house(tmp_path_factory: pytest.TempPathFactory, wheelhouse: Path) -> House:
     with ExitStack() as cleanup:
         place = new_place(root / "first", made, wheelhouse, cleanup)
         cuda(place)
-        kernels = project(place.work / "flash-attention", "standin", seconds=0.4)
+        kernels = project(place.work / "flash-attention", "standin", seconds=0.5, burn=1)
         subprocess.run(
             [str(place.python), "-m", "pip", "wheel", "-q", "--no-deps", "."],
             cwd=kernels,

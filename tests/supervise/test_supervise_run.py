@@ -72,7 +72,7 @@ def test_exit_status_input_and_output(project: Project) -> None:
     assert "error[" not in done.stderr
     assert run(project, "sh", "-c", "kill -KILL $$").returncode == 128 + signal.SIGKILL
     done = run(project, "no-such-command")
-    assert done.returncode == 1
+    assert done.returncode == 127
     assert "safe-ext-build: error[SEB-8002]: there is no command no-such-command\n" in done.stderr
 
 
