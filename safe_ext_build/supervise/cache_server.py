@@ -17,7 +17,7 @@ from typing import Literal
 
 from ..launcher.call import Launching
 from ..launcher.redact import redact
-from .linux import die_with_parent
+from .linux import begin_child
 from .processes import Process, read, send
 
 PATIENCE = 15.0
@@ -118,14 +118,7 @@ class CacheServer:
         if pid:
             return pid
         try:
-            die_with_parent(parent)
-            os.setpgid(0, 0)
-            signal.set_wakeup_fd(-1)
-            for number in range(1, signal.NSIG):
-                if number not in (signal.SIGKILL, signal.SIGSTOP) and callable(signal.getsignal(number)):
-                    signal.signal(number, signal.SIG_DFL)
-            for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
-                signal.signal(number, signal.SIG_DFL)
+            begin_child(parent)
             _be_expendable()
             null = os.open(os.devnull, os.O_RDWR)
             for descriptor in (0, 1, 2):

@@ -80,3 +80,16 @@ def pidfd_send_signal(pidfd: int, number: int) -> None:
         signal.pidfd_send_signal(pidfd, number)
     else:
         _checked(_libc().syscall(_SYS_PIDFD_SEND_SIGNAL, pidfd, number, None, 0))
+
+
+def begin_child(parent: int) -> None:
+    """After a fork: a group of its own, an end with its parent, and signals as a program expects them, but that
+    those stay ignored which whoever started us ignores (nohup)."""
+    die_with_parent(parent)
+    os.setpgid(0, 0)
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from . import guard, stall, usage
 from .job_server import JobServer
-from .linux import die_with_parent, pidfd_open, raise_stack, set_name, set_subreaper
+from .linux import begin_child, pidfd_open, raise_stack, set_name, set_subreaper
 from .processes import Process, descendants, end_all, marked, read, reap, send, snapshot
 from .progress import Show
 from .protocol import BUILDER_KILLED, CONTINUE, FAILED, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
@@ -114,14 +114,7 @@ class Supervisor:
         if pid:
             return pid
         try:
-            die_with_parent(parent)
-            os.setpgid(0, 0)
-            signal.set_wakeup_fd(-1)
-            for number in HANDLED:
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    signal.signal(number, signal.SIG_DFL)
-            for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
-                signal.signal(number, signal.SIG_DFL)
+            begin_child(parent)
             raise_stack(STACK)
             os.execve(self.request.command[0], self.request.command, self.request.environ)
         finally:
