@@ -19,6 +19,7 @@ from ..machine.neighbours import Neighbours, domains, neighbours_root
 from ..report.words import count, duration, size
 from ..settings import Settings
 from ..supervise import linux, shims, workspace
+from ..supervise.shelter import Ward
 from ..toolchain import cuda, find, host, rank
 from ..toolchain.find import Survey, Torch
 from ..toolchain.torch import TorchFacts
@@ -274,7 +275,7 @@ def supervision(named: Path | None) -> Iterator[Finding]:
     """What kills and clears up here: the kernel's part, then a workspace, made and removed."""
     yield from _kernel()
     root = workspace.root(named, dict(os.environ))
-    place = workspace.create(root, staging.shim_roots(), clear=False)
+    place = workspace.create(root, staging.shim_roots(), lambda path: Ward(path, frontend=False), clear=False)
     try:
         values = {"workspace": str(root), "shims": str(place.shims.parent)}
         yield Finding("supervision", f"workspaces in {root}", values=values)

@@ -70,13 +70,14 @@ def _watch(poll: select.poll, pid: int, start: int) -> int:
 
 
 def _end(hook: Process) -> None:
-    """End a hook process that nobody waits for, even one that is stopped."""
+    """End a hook process that nobody waits for, even one that is stopped.
+
+    The first that is heard of it may be its word, after which it waits for us to end.
+    """
     send(hook, signal.SIGTERM)
     send(hook, signal.SIGCONT)
-    deadline = time.monotonic() + GRACE
-    while _known(hook.pid, hook.start) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    send(hook, signal.SIGKILL)
+    if not select.select([READER], [], [], GRACE)[0]:
+        send(hook, signal.SIGKILL)
 
 
 def of(place: Path) -> list[Process]:

@@ -136,9 +136,11 @@ def _register(path: Path) -> None:
             (outer / INNER / path.name).symlink_to(path)
 
 
-def create(root: Path, shim_roots: list[Path], *, clear: bool = True) -> Workspace:
-    """Make a workspace under `root`, and furnish it; `clear` as for `make`."""
-    workspace = make(root, clear=clear)
+def create(
+    root: Path, shim_roots: list[Path], watch: Callable[[Path], Watch] | None = None, *, clear: bool = True
+) -> Workspace:
+    """Make a workspace under `root`, and furnish it; `watch` and `clear` as for `make`."""
+    workspace = make(root, watch, clear=clear)
     furnish(workspace, shim_roots)
     return workspace
 

@@ -54,10 +54,19 @@ def test_while_a_tool_is_asked(hanging: Project, words: list[str], number: int) 
     with started(hanging, command(*words)) as build:
         build.wait_until(asked(hanging).exists, "the question")
         build.hit("frontend", number)
-        assert build.seconds_to_clear() <= PROMISE, build.names()
-        deadline = time.monotonic() + PROMISE
-        while number == signal.SIGTERM and build.leftovers() and time.monotonic() < deadline:
-            time.sleep(0.02)  # the ward's work, which has no frontend to wait for it
+        assert_quiet(build, number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_while_doctor_tries_a_workspace(project: Project, number: int) -> None:
+    """That of a build, beside the one for its questions: it is looked after, too."""
+    code = (
+        "import sys, time; from safe_ext_build.cli import main; from safe_ext_build.supervise import workspace;"
+        "workspace.furnish = lambda *_: time.sleep(60); sys.exit(main.main(['doctor']))"
+    )
+    with started(project, [sys.executable, "-c", code]) as build:
+        build.wait_until(lambda: any(project.workspaces.glob("*/tmp")), "a workspace")
+        build.hit("frontend", number)
         assert_quiet(build, number)
 
 
