@@ -10,6 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from . import ui
+from .errors import FarmError
+from .farm.share import local_configuration
 from .launcher import digest, names
 from .launcher.call import SCCACHE, Launching
 from .launcher.tools import TORCH_VARIABLE, Launcher
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from .toolchain.find import Cuda, Torch
 
 _MEMORY = "compilers.json"
-_SOCKET = "sccache"
+_SOCKET, _FARM_SOCKET = "sccache", "farm"
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,18 @@ class Prepared:
 
 def prepare(
     launcher: Launcher,
+    slots: int,
     place: Workspace,
     ground: Ground,
     torch: Torch | None,
     cuda: Cuda | None,
     environ: Mapping[str, str],
 ) -> Prepared:
-    """Set up what was chosen. torch's own helper never puts a cache before a compiler: that would stand in
-    build.ninja, and to turn it on or off would compile everything again."""
+    """Set up what was chosen. `slots`: see Launching.
+
+    torch's own helper never puts a cache before a compiler: that would stand in build.ninja, and to turn it on or
+    off would compile everything again.
+    """
     variables = {TORCH_VARIABLE: "1"}
     tools = {tool.name: str(tool.path) for tool in launcher.tools if not tool.too_old}
     if launcher.tool is None and not launcher.keeps:
@@ -73,12 +80,24 @@ def prepare(
         ours=not launcher.server,
         bases=[f"{path}/" for path in filter(None, (ground.source, ground.store, place.path))],
         log=str(place.path / "sccache.log"),
+        farm=str(place.shims / _FARM_SOCKET) if slots else "",
+        slots=slots,
+        config=_configuration(place, environ) if SCCACHE in tools else "",
     )
-    if chosen:
+    if chosen or slots:
         digests, busters = _digests(place, ground, cuda, environ)
         launching = replace(launching, digests=digests, busters=busters)
     variables |= _for_tools(chosen, launching, environ)
     return Prepared(launching, variables)
+
+
+def _configuration(place: Workspace, environ: Mapping[str, str]) -> str:
+    """sccache's, where it names a farm, without that: what is to run here must not go there."""
+    try:
+        return str(local_configuration(environ, place.path) or "")
+    except FarmError as error:
+        ui.warn(f"{error}: sccache, too, will ignore it")
+        return ""
 
 
 def _for_tools(chosen: str, launching: Launching, environ: Mapping[str, str]) -> dict[str, str]:

@@ -1075,6 +1075,27 @@ _ALL = (
         "running, cannot reach it, or have a token that it does not take.",
         "Start the servers, and run `safe-ext-build farm check` on one of them.",
     ),
+    Entry(
+        "SEB-9051",
+        "A farm is asked for, and none is known",
+        "`farm.required` is on, and sccache's configuration (`$SCCACHE_CONF`, else `~/.config/sccache/config`) "
+        "names no scheduler. Under sudo or in a container, `~` may be another one than you think.",
+        "Write the configuration (`safe-ext-build farm init client`), or leave `farm.required` out: the build "
+        "then compiles on this machine.",
+    ),
+    Entry(
+        "SEB-9052",
+        "A farm is asked for, and may not be used",
+        "`farm.required` is on, and `jobs.remote` is 0, which means that nothing is compiled on a farm.",
+        'Write `jobs.remote = "auto"`, or leave `farm.required` out.',
+    ),
+    Entry(
+        "SEB-9053",
+        "A farm is asked for, and sccache is not to be had",
+        "Compiles reach a farm through sccache, which is not installed, is older than 0.10, or is forbidden by "
+        '`launcher = "none"`.',
+        "Install it (`python -m pip install safe-ext-build[farm]`), or allow it.",
+    ),
 )
 
 CATALOGUE: dict[str, Entry] = {entry.code: entry for entry in _ALL}

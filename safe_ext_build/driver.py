@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import advice, plan, store, ui
-from .errors import BuildFailed, CompileFailed, HookMissing, PlaceError, SafeExtBuildError, ToolkitError
+from .errors import BuildFailed, CompileFailed, FarmError, HookMissing, PlaceError, SafeExtBuildError, ToolkitError
 from .here import here
 from .launcher import tools
 from .launcher.tools import Launcher
@@ -26,6 +26,7 @@ from .toolchain.find import Cuda, Torch
 from .toolchain.host import Host
 
 if TYPE_CHECKING:
+    from .farm.share import Share
     from .supervise.turn import Turn
 
 # A setup script that makes extensions with torch's helper; and one that has its own mind about the host compiler.
@@ -176,7 +177,8 @@ def decide(task: Task, settings: Settings, parent: int, cache: Path | None) -> D
         except ToolkitError as error:
             unfit = error
     launcher = _find_launcher(settings) if task.compiles else None
-    planned = plan.make(settings, cuda, _torch_line(torch), read_machine(), host, launcher)
+    farm, refused = _find_farm(settings, launcher) if task.compiles and has_code else (None, None)
+    planned = plan.make(settings, cuda, _torch_line(torch), read_machine(), host, launcher, farm)
     warnings, obstacle = _concerns(settings, torch, cuda) if task.compiles else ([], None)
     return Decisions(
         torch=torch,
@@ -185,12 +187,24 @@ def decide(task: Task, settings: Settings, parent: int, cache: Path | None) -> D
         lines=planned.lines if has_code else (),
         warnings=tuple(warnings),
         no_host=no_host,
-        obstacle=unfit or obstacle,
+        obstacle=unfit or obstacle or refused,
     )
 
 
 def _find_launcher(settings: Settings) -> Launcher | None:
     return tools.choose(settings.launcher, settings.source("launcher"), os.environ) if _is_linux() else None
+
+
+def _find_farm(settings: Settings, launcher: Launcher | None) -> tuple[Share | None, FarmError | None]:
+    """What a farm may do of the build; or why it must be there, and is not."""
+    if not _is_linux():
+        return None, None
+    from .farm.share import choose
+
+    try:
+        return choose(settings, launcher, os.environ), None
+    except FarmError as error:
+        return None, error
 
 
 def _concerns(

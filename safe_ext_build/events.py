@@ -20,7 +20,8 @@ class Event:
       and `targets` which, `torch_header` whether it includes torch/extension.h (None: not known). `cache`: what a
       compiler cache said of it (`hit`, `miss`, `uncacheable`; '' without one), `cache_why` it cannot be cached,
       `saved`: seconds that a hit has saved, as far as earlier builds tell,
-      `again`: an earlier build has compiled the same.
+      `again`: an earlier build has compiled the same. `remote`: it was on a farm of other machines; with the
+      outcome `returned`, `why` it came back, to be compiled here.
     - `memory`: `held` by all running compiles, `available` in the domain that binds, whose size is `total`,
       and `budget`, what our compiles may hold of it; in bytes. Compiles `running` and `waiting`, and `why` the
       first of these waits.
@@ -48,6 +49,7 @@ class Event:
     cache_why: str = ""
     saved: float = 0.0
     again: bool = False
+    remote: bool = False
     held: int = 0
     available: int = 0
     budget: int = 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .machine import Machine, reserve
 
 if TYPE_CHECKING:
+    from .farm.share import Share
     from .launcher.tools import Launcher
     from .settings import Settings
     from .toolchain.find import Cuda
@@ -30,7 +31,7 @@ class BuildPlan:
     `jobs`: the planned number of compiles at a time, which the project's own scripts get to see as MAX_JOBS.
     `most_jobs` and `cpus`: what the scheduler may go up to. `guard`: it minds memory too. `free_threads`:
     nobody has said how many threads nvcc is to use. `environment`: what the builder gets to see. `launcher`: the
-    compiler cache that was looked for.
+    compiler cache that was looked for. `slots`: steps of compiles that a farm may run at a time.
     """
 
     jobs: int
@@ -41,6 +42,7 @@ class BuildPlan:
     environment: Mapping[str, str]
     lines: tuple[str, ...] = field(default=())
     launcher: Launcher | None = None
+    slots: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ def make(
     machine: Machine,
     host: Host | None = None,
     launcher: Launcher | None = None,
+    farm: Share | None = None,
 ) -> BuildPlan:
     """Decide. An explicit `jobs.max` (or MAX_JOBS) wins over what memory and CPUs suggest, with a line."""
     threads = settings.jobs.nvcc_threads or 1
@@ -75,6 +78,7 @@ def make(
     lines = [line for line in (torch_line, *(cuda.lines if cuda else ()), *(host.lines if host else ())) if line]
     lines.append(_jobs_line(settings, caps, most))
     lines += launcher.lines if launcher else ()
+    lines += farm.lines if farm else ()
     return BuildPlan(
         jobs=jobs,
         most_jobs=most,
@@ -84,6 +88,7 @@ def make(
         environment=environment,
         lines=tuple(lines),
         launcher=launcher,
+        slots=farm.slots if farm else 0,
     )
 
 

@@ -83,7 +83,7 @@ def _prepare_cache(scene: Scene, place: Workspace, ground: Path, environ: Mappin
     kept = json.loads((place.path / "ninja.json").read_text())["store"]
     home = Path(environ["CUDA_HOME"]) if scene.cuda else None
     where = caching.Ground(ground, Path(kept) if kept else None, home, cache)
-    return caching.prepare(launcher, place, where, scene.torch, scene.cuda, environ)
+    return caching.prepare(launcher, scene.plan.slots, place, where, scene.torch, scene.cuda, environ)
 
 
 def build(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.Build:
@@ -153,7 +153,7 @@ def _ninja_config(scene: Scene, place: Workspace, moved: dict[str, str], ground:
         workspace=str(place.path),
         prefixes={**prefixes, "SEB_WORKSPACE": str(place.path)},
         moved=moved,
-        slots=scene.plan.most_jobs,
+        slots=scene.plan.most_jobs + scene.plan.slots,
         pids=read_machine().pids_free or 0,
         source=str(ground),
         store=str(kept or ""),

@@ -112,8 +112,8 @@ def _read_backend(value: object) -> str:
     return text
 
 
-def _read_count(value: object) -> int | None:
-    """A count of at least 1; None for "auto". Stricter than int(), which takes True, "+4", "4_0" and "٤"."""
+def _read_count(value: object, least: int = 1) -> int | None:
+    """A count of at least `least`; None for "auto". Stricter than int(), which takes True, "+4", "4_0", "٤"."""
     if isinstance(value, str):
         text = value.strip()
         if text == "auto":
@@ -121,9 +121,13 @@ def _read_count(value: object) -> int | None:
         if not (text.isascii() and text.isdecimal()):
             raise ValueError
         value = int(text)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError
     return value
+
+
+def _read_count_or_none(value: object) -> int | None:
+    return _read_count(value, least=0)
 
 
 _FLAG_WORDS = {
@@ -166,6 +170,7 @@ ReportPath = Annotated[
 TextList = Annotated[str | None, Kind('a string or a list of strings, such as "8.0;9.0+PTX"', _read_list)]
 Flag = Annotated[bool, Kind("true or false", _read_flag, "true")]
 Count = Annotated[int | None, Kind('a whole number from 1 up, or "auto"', _read_count, '"auto"')]
+CountOrNone = Annotated[int | None, Kind('a whole number from 0 up, or "auto"', _read_count_or_none, '"auto"')]
 
 
 # --- the schema ---
@@ -254,6 +259,20 @@ class JobsSettings:
     """Whether compiles wait for memory, and are stopped and run again when it runs out. `false` leaves only
     the number of jobs, and a build that can take the machine down."""
 
+    remote: CountOrNone = None
+    """How many steps of compiles run at a time on a farm, in addition to what this machine compiles; `0`: none.
+    `auto`: as many as its servers have CPUs that others do not use. Which farm there is, sccache's configuration
+    says (`scheduler_url` in its `[dist]`)."""
+
+
+@dataclass(frozen=True)
+class FarmSettings:
+    """The compile farm: other machines, which sccache-dist has compile."""
+
+    required: Annotated[bool, Kind("true or false", _read_flag, "false")] = False
+    """Whether a build ends, before it compiles anything, where there is no farm or it does not take work. Else it
+    says why, and compiles here. A farm that is lost later ends no build: what is left is compiled here."""
+
 
 @dataclass(frozen=True)
 class WorkspaceSettings:
@@ -282,6 +301,7 @@ class Settings:
     cuda: CudaSettings = CudaSettings()
     torch: TorchSettings = TorchSettings()
     jobs: JobsSettings = JobsSettings()
+    farm: FarmSettings = FarmSettings()
     workspace: WorkspaceSettings = WorkspaceSettings()
     report: ReportSettings = ReportSettings()
 

@@ -18,28 +18,29 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(("errors", "ui", "events", "here", "probe", "shortage", "settings", "_settings_docs"), 0),
     **dict.fromkeys(("catalogue", "_errors_docs", ""), 0),
     **dict.fromkeys(("machine", "toolchain", "verify", "stamp", "launcher"), 1),
-    **dict.fromkeys(("plan", "advice", "farm"), 2),
-    "schedule": 3,
-    "supervise": 4,
+    "farm": 2,
+    **dict.fromkeys(("plan", "advice"), 3),
+    "schedule": 4,
+    "supervise": 5,
     # Where each build's objects are kept and what it has cost, the stage, and one hook from beginning to end.
-    **dict.fromkeys(("preflight", "store", "report", "checking", "caching", "delivery"), 5),
-    "scene": 6,
-    "scenery": 7,
-    "staging": 8,
-    "driver": 9,
-    "prebuilt": 10,
-    "build_meta": 11,
-    "cli": 11,
-    "__main__": 12,
+    **dict.fromkeys(("preflight", "store", "report", "checking", "caching", "delivery"), 6),
+    "scene": 7,
+    "scenery": 8,
+    "staging": 9,
+    "driver": 10,
+    "prebuilt": 11,
+    "build_meta": 12,
+    "cli": 12,
+    "__main__": 13,
 }
 # These start fast, or run under `python -I -S -E`: they find nothing but the standard library and each other.
 _IN_SUPERVISE = (
     *("supervisor", "guard", "linux", "processes", "protocol", "workspace", "memory"),
     *("job_server", "connection", "usage", "stall", "neighbourhood", "reasons"),
-    *("status", "heartbeat", "progress", "terminal", "view", "cache_server"),
+    *("status", "heartbeat", "progress", "terminal", "view", "cache_server", "farm"),
 )
 _IN_SCHEDULE = (
-    *("broker", "command", "fit", "policy", "claims", "relief", "forecast", "history_key", "outcome"),
+    *("broker", "command", "fit", "policy", "claims", "relief", "away", "forecast", "history_key", "outcome"),
     *("job", "shim", "ninjafile", "objects"),
 )
 BARE = (

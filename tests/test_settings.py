@@ -63,6 +63,8 @@ def test_the_schema_is_what_the_dataclasses_say() -> None:
         "jobs.max",
         "jobs.nvcc-threads",
         "jobs.memory-guard",
+        "jobs.remote",
+        "farm.required",
         "workspace.dir",
         "report.path",
         "backend",
@@ -100,6 +102,9 @@ def test_a_source_is_only_told_of_a_setting_that_exists() -> None:
         ("jobs.memory-guard", "false", False),
         ("jobs.memory-guard", "true", True),
         ("jobs.memory-guard", "' False '", False),
+        ("jobs.remote", "0", 0),
+        ("jobs.remote", "'auto'", None),
+        ("farm.required", "true", True),
         ("workspace.dir", "'/scratch'", Path("/scratch")),
         ("workspace.dir", "'~/scratch'", Path("~/scratch").expanduser()),
     ],
@@ -132,6 +137,8 @@ SAMPLES: dict[str, str] = {
     "jobs.max": "7",
     "jobs.nvcc-threads": "3",
     "jobs.memory-guard": "false",
+    "jobs.remote": "6",
+    "farm.required": "true",
     "workspace.dir": "/scratch",
     "report.path": "/r/report.html",
     "backend": "mesonpy",
@@ -256,6 +263,7 @@ ARCHS = 'a string or a list of strings, such as "8.0;9.0+PTX"'
         ("jobs.max = 1979-05-27", "jobs.max", '"1979-05-27"', COUNT),
         ("jobs.nvcc-threads = -2", "jobs.nvcc-threads", "-2", COUNT),
         ("jobs.memory-guard = 0", "jobs.memory-guard", "0", "true or false"),
+        ("jobs.remote = -1", "jobs.remote", "-1", 'a whole number from 0 up, or "auto"'),
         ("jobs.memory-guard = 'maybe'", "jobs.memory-guard", '"maybe"', "true or false"),
         ("jobs.memory-guard = []", "jobs.memory-guard", "[]", "true or false"),
         ("cuda.archs = 8.6", "cuda.archs", "8.6", ARCHS),
@@ -374,7 +382,10 @@ def test_a_table_with_a_value(
     with pytest.raises(SettingsError) as caught:
         read(tmp_path, table(toml), options, environ)
     assert str(caught.value) == f"{message}, but jobs is a table of settings"
-    assert caught.value.hint == f"{hint} (the settings are: jobs.max, jobs.nvcc-threads, jobs.memory-guard)"
+    assert (
+        caught.value.hint
+        == f"{hint} (the settings are: jobs.max, jobs.nvcc-threads, jobs.memory-guard, jobs.remote)"
+    )
 
 
 def test_variables_of_our_own_are_no_settings(tmp_path: Path) -> None:

@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from . import names
 
 CCACHE, SCCACHE = "ccache", "sccache"
 VERDICT = "verdict"
 """In a compile's own directory: what ccache has written about it."""
+
+# Of a build's environment (gcc's manual, "Environment Variables"; nvcc's, "Environment Variables").
+FOR_COMPILERS = (
+    *("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "SOURCE_DATE_EPOCH", "LD_LIBRARY_PATH", "GCC_EXEC_PREFIX"),
+    *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "NVCC_CCBIN"),
+    *("LC_ALL", "LC_CTYPE", "LC_MESSAGES", "SCCACHE_DIRECT", "SCCACHE_CONF", "SAFE_EXT_BUILD_ID"),
+)
 
 # All headers, or ccache would not look at those of the system; in short, as before 4.12.3 it knows nothing else.
 _IN_SHORT = {
@@ -34,7 +41,9 @@ class Launching:
     dropped. `programs`: tool -> path. `digests`: "cuda" and "host" -> a file whose content is that of the
     compilers. `places`: directory -> name (see names). `toolkit`: the CUDA toolkit, `front`: what sccache is to
     take for its nvcc. `server`: the socket of the sccache server, `ours`: we start it, `bases`: directories that
-    its keys leave out, `log`: what it writes, `busters`: as `digests`, the digest itself.
+    its keys leave out, `log`: what it writes, `busters`: as `digests`, the digest itself. `farm`: the socket of
+    the sccache server that has compiles run on other machines, or ''. `slots`: how many of them at a time.
+    `config`: sccache's configuration without its farm, where it has one.
     """
 
     tool: str = ""
@@ -49,6 +58,9 @@ class Launching:
     ours: bool = True
     bases: Sequence[str] = ()
     log: str = ""
+    farm: str = ""
+    slots: int = 0
+    config: str = ""
 
     def choose(self, own: str) -> str:
         """The tool for a compile whose command brought along `own`, or nothing."""
@@ -74,13 +86,15 @@ class Compile:
 
 @dataclass(frozen=True)
 class Called:
-    """How it is called. `used`: name -> directory. `variables`: what its environment has beside the build's."""
+    """How it is called. `used`: name -> directory. `variables`: what its environment has beside the build's,
+    `keeps`: all that it has of that, if not everything."""
 
     words: tuple[str, ...]
     prepend: str = ""
     append: str = ""
     used: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
+    keeps: Sequence[str] = ()
 
 
 def call(compile: Compile, launching: Launching, tool: str, own: str, *, named: bool) -> Called:
@@ -107,6 +121,23 @@ def call(compile: Compile, launching: Launching, tool: str, own: str, *, named: 
         compiler = launching.front if tool == SCCACHE else compiler
     words = (launching.program(tool, own), compiler, *arguments)
     return Called(words, prepend, append, used, {name: value for name, value in variables.items() if value})
+
+
+def on_farm(called: Called, launching: Launching) -> Called:
+    """The same, for other machines: what the environment has goes there with every step, so it is only what
+    compilers look at. The one directory that is made there, too, is the one where the server puts its outputs."""
+    there = {"SCCACHE_SERVER_UDS": launching.farm, "TMPDIR": farm_directory(launching)}
+    return replace(called, variables={**called.variables, **there}, keeps=FOR_COMPILERS)
+
+
+def farm_directory(launching: Launching) -> str:
+    """Where the farm's client keeps what it sends and gets; below a build's workspace."""
+    return os.path.join(os.path.dirname(launching.log), "farm")
+
+
+def farm_log(launching: Launching) -> str:
+    """What the farm's client writes."""
+    return f"{launching.log}.farm"
 
 
 def _for_ccache(arguments: list[str], compile: Compile, digest: str) -> tuple[list[str], dict[str, str]]:

@@ -17,7 +17,7 @@ from typing import Literal
 
 from ..events import Event
 from ..launcher import names
-from ..launcher.call import CCACHE, SCCACHE, VERDICT, Called, Compile, Launching, call
+from ..launcher.call import CCACHE, SCCACHE, VERDICT, Called, Compile, Launching, call, farm_log, on_farm
 from ..launcher.redact import redact
 from ..launcher.verdict import ServerLog, Verdict, read_ccache
 from ..ui import PREFIX
@@ -35,6 +35,7 @@ State = Literal["waiting", "running", "held", "ended"]
 
 # A compile that is killed for memory again, although nothing of ours ran beside it, does not fit.
 KILLS_ALONE = 2
+FARM_LOST = "the build's client of the farm was lost"
 # A run is never taken to be shorter than this (seconds): the scheduler divides by it.
 SHORTEST = 0.05
 
@@ -47,7 +48,8 @@ class Job:
     whether another compile ran beside it. `doomed`: we have killed its compiler, for memory. `torch_header`:
     whether it includes torch/extension.h, where that is known. `own_launcher`: what stood before its compiler,
     `launcher`: the tool that it runs through, `output`: the name that this run writes to, `served`: CPU seconds
-    that the cache's server was seen to spend on it.
+    that the cache's server was seen to spend on it. `remote`: this run is on the farm, `unasked`: why it came back
+    from there, `named`: its J was told of names or variables.
     """
 
     id: int
@@ -74,7 +76,15 @@ class Job:
     launcher: str = ""
     output: str = ""
     served: float = 0.0
+    remote: bool = False
+    unasked: str = ""
+    named: bool = False
     samples: list[tuple[float, int]] = field(default_factory=list)
+
+    @property
+    def ran(self) -> Features:
+        """What it is, as it runs now."""
+        return replace(self.features.with_threads(self.threads), remote=self.remote)
 
     @property
     def name(self) -> str:
@@ -144,7 +154,9 @@ class Broker:
         self.ninjas: dict[Connection, int] = {}
         self.places = names.Places(os.path.dirname(directory))
         self.server_log = ServerLog(naming.launching.log)
+        self.farm_log = ServerLog(farm_log(naming.launching))
         self.server_lost = False
+        self.farmed = 0
         self.cached = {"hit": 0, "miss": 0, "uncacheable": 0}
         self.compiled = 0
         self.planned = 0  # compiles, by what each ninja has said that it is to do
@@ -177,7 +189,7 @@ class Broker:
             if kind == b"started":
                 job.compiler = int(fields[1])
                 self.scheduler.started(job.id, now)
-                if job.doomed:
+                if job.doomed or (job.remote and job.unasked):
                     self.doomed.append(job)  # when it was to be killed there was no compiler yet
                 # The build goes on, so what failed before was expected to. (That a J was admitted says less: its
                 # ninja may have been interrupted, and the J with it.)
@@ -224,7 +236,8 @@ class Broker:
             self._refuse(job, fitted.error)
             return
         most = len(job.parsed.archs) if self.naming.free_threads else 0
-        self.scheduler.enqueue(Waiting(job.id, job.features, most))
+        may_leave = bool(self.naming.launching.farm and job.parsed.compiles)
+        self.scheduler.enqueue(Waiting(job.id, job.features, most, may_leave))
 
     def _add(self, connection: Connection, pid: int, call: fits.Call, cwd: str, now: float) -> Job | None:
         parsed = commands.parse(list(call.command), call.prepend, call.append, self.limits.cpus)
@@ -269,17 +282,27 @@ class Broker:
         said_of = self._verdict(job) if status == 0 else Verdict()
         short = sight.low or sight.oom_kills > job.oom_kills
         outcome: outcomes.Outcome = "memory" if job.doomed and status else outcomes.classify(status, said, short)
+        if job.remote and status and not job.doomed:
+            # Of a step that fails there sccache 0.16 tells neither the status nor, for nvcc, what was said; and it
+            # may be that machine's fault. Here it will be told as it is.
+            outcome, job.unasked = "returned", job.unasked or redact(_last_word(said))
         self._record(job, outcome, max(cpu, job.served), curve, now, said_of)
         self.frozen.discard(job.id)
         if outcome == "compiled":
             self.compiled += 1
+            self.farmed += job.remote
             self.scheduler.finished(job.id, now, curve if self._teaches(job, said_of) else None)
             self._release(job)
         elif outcome == "stopped":
             self._stop(f"the compiler of {job.name} was killed by signal {outcomes.killed_by(status, said)}")
+        elif outcome == "returned":
+            if job.unasked != FARM_LOST:
+                self._say(job, [f"what the farm does not compile ({job.unasked}) is compiled here"])
+            self.scheduler.returned(job.id, now, may_leave=job.unasked == FARM_LOST)
+            job.state, job.remote = "waiting", False
         elif outcome == "memory" and self._may_try_again(job, sight):
             self.scheduler.killed(job.id, now)
-            job.state = "waiting"
+            job.state, job.remote = "waiting", False
         else:
             self.scheduler.finished(job.id, now)
             self._fail(job, self._failure(job, outcome, said, sight))
@@ -289,7 +312,8 @@ class Broker:
         if job.launcher == CCACHE:
             found = read_ccache(os.path.join(job.directory, VERDICT))
         else:
-            found = self.server_log.verdict(job.output) if job.launcher == SCCACHE else Verdict()
+            log = self.farm_log if job.remote else self.server_log
+            found = log.verdict(job.output) if job.launcher == SCCACHE else Verdict()
         if found.result:
             self.cached[found.result] += 1
         if found.storage_failed:
@@ -304,14 +328,15 @@ class Broker:
         self._say(job, [f"the storage that {job.launcher} shares does not answer: what is {what}"])
 
     def _teaches(self, job: Job, said_of: Verdict) -> bool:
-        """Whether a run shows what the compile costs: a hit does not, nor one that a server ran unseen."""
-        seen = job.launcher != SCCACHE or (self.naming.launching.ours and bool(job.samples))
-        return seen and said_of.result != "hit"
+        """Whether a run shows what the compile costs: a hit does not, nor one that a server ran unseen, nor one
+        that was half on a farm."""
+        seen = job.launcher != SCCACHE or ((job.remote or self.naming.launching.ours) and bool(job.samples))
+        return seen and said_of.result != "hit" and not job.unasked
 
     def _curve(self, job: Job, spent: float, peak: int) -> Curve:
         """What the run that has just ended took; one too short to be seen is known by its peak alone."""
         samples = [*job.samples, (max(spent, SHORTEST), 0)] if job.samples else [(max(spent, SHORTEST), peak)]
-        return resample(samples, job.features.with_threads(job.threads).parallelism)
+        return resample(samples, job.ran.parallelism)
 
     def _may_try_again(self, job: Job, sight: Sight) -> bool:
         # A build that others have to come before was not alone, whatever of it ran.
@@ -359,6 +384,8 @@ class Broker:
         decision = self.scheduler.decide(now, sight.memory)
         self.held = decision.held
         by_id = {job.id: job for job in self.jobs.values()}
+        for number, threads in decision.send:
+            self._start(by_id[number], threads, now, sight, remote=True)
         for number, threads in decision.admit:
             self._start(by_id[number], threads, now, sight)
         self._stop_and_go(decision, now)
@@ -374,6 +401,25 @@ class Broker:
                 self.paused.append((job, freeze))
                 self.emit(Event("freeze" if freeze else "thaw", now, job.name, job=job.id))
 
+    def came_back(self, number: int, why: str, now: float) -> None:
+        """The farm's client has begun to compile here what was to run there: it may stay if there is room for it,
+        else it waits, as any other compile."""
+        job = next((job for job in self.running() if job.id == number), None)
+        if job is None or not job.remote or job.unasked:
+            return
+        job.unasked = why
+        if self.scheduler.came_back(job.id, now):
+            job.remote = False
+        else:
+            self.doomed.append(job)
+
+    def recall(self, why: str) -> None:
+        """Nothing that is on the farm will come to an end there."""
+        for job in self.running():
+            if job.remote and not job.unasked:
+                job.unasked = why
+                self.doomed.append(job)
+
     def set_cpus(self, cpus: int) -> None:
         """Neighbours come and go, and with them our share of the CPUs."""
         self.scheduler.limits = replace(self.limits, cpus=cpus)
@@ -388,7 +434,8 @@ class Broker:
                 job.peak = max(job.peak, held)
                 job.served = max(job.served, spent) if job.launcher == SCCACHE else 0.0
                 job.samples.append((progress[job.id], held))
-        self.scheduler.observed({job: held for job, (held, _) in usage.items()}, now, progress)
+        cpu = {number: used for number, (_, used) in usage.items()}
+        self.scheduler.observed({job: held for job, (held, _) in usage.items()}, now, progress, cpu)
 
     def note(self, usage: Mapping[int, tuple[int, float]], now: float, memory: Memory) -> None:
         """Write down how much memory the build holds and may hold, and why what waits does."""
@@ -415,12 +462,13 @@ class Broker:
     def running(self) -> list[Job]:
         return [job for job in self.jobs.values() if job.state == "running"]
 
-    def _start(self, job: Job, threads: int, now: float, sight: Sight) -> None:
+    def _start(self, job: Job, threads: int, now: float, sight: Sight, *, remote: bool = False) -> None:
         command, temporary = commands.with_temporary_output(job.parsed, f"seb-{job.id}")
         command, prepend, append = commands.with_threads(
             job.parsed, command, job.call.prepend, job.call.append, threads
         )
         final = job.parsed.output if temporary else ""
+        job.remote, job.unasked = remote, ""
         called = self._called(job, command, prepend, append, temporary)
         beside = self.running()
         job.company = bool(beside)
@@ -429,13 +477,18 @@ class Broker:
         job.state, job.started, job.oom_kills = "running", now, sight.oom_kills
         job.threads, job.samples, job.doomed, job.served = threads, [], False, 0.0
         paths = [_absolute(job.cwd, path) for path in (temporary, final, job.parsed.depfile)]
-        if job.launcher:
+        if job.launcher or job.named:
+            job.named = True
             variables = "\n".join(f"{name}={value}" for name, value in called.variables.items())
-            self.send(job.connection, [b"with", *map(os.fsencode, (names.lines(called.used), variables))])
+            told = (names.lines(called.used), variables, " ".join(called.keeps))
+            self.send(job.connection, [b"with", *map(os.fsencode, told)])
         fields = [job.directory, *paths, str(job.id), called.prepend, called.append, *called.words]
         self.send(job.connection, [b"run", *map(os.fsencode, fields)])
         cuda, waited = job.parsed.cuda, now - job.asked
-        self.emit(Event("start", now, job.name, waited=waited, threads=threads, job=job.id, cuda=cuda))
+        started = Event(
+            "start", now, job.name, waited=waited, threads=threads, job=job.id, cuda=cuda, remote=remote
+        )
+        self.emit(started)
 
     def _called(self, job: Job, command: list[str], prepend: str, append: str, temporary: str) -> Called:
         """How the compiler is called: through the compiler cache, where there is one."""
@@ -450,10 +503,12 @@ class Broker:
         called = call(compile, launching, job.launcher, job.own_launcher, named=bool(temporary))
         if called.used and not self.places.establish(job.cwd, called.used):
             called = call(compile, launching, job.launcher, job.own_launcher, named=False)
-        return called
+        return on_farm(called, launching) if job.remote else called
 
     def tool_of(self, job: Job) -> str:
-        """The compiler cache that a compile goes through; '' for none."""
+        """The compiler cache that a compile goes through; '' for none. The farm has a server of its own."""
+        if job.remote:
+            return SCCACHE
         tool = self.naming.launching.choose(job.own_launcher) if job.parsed.compiles else ""
         return "" if tool == SCCACHE and (self.server_lost or not self.naming.launching.server) else tool
 
@@ -491,7 +546,7 @@ class Broker:
     def _record(
         self, job: Job, outcome: outcomes.Outcome, cpu: float, curve: Curve, now: float, said_of: Verdict
     ) -> None:
-        known = self.scheduler.forecaster.seconds_known(job.features.with_threads(job.threads))
+        known = self.scheduler.forecaster.seconds_known(job.ran)
         self.emit(
             Event(
                 kind="job",
@@ -504,14 +559,15 @@ class Broker:
                 peak=job.peak,
                 threads=job.threads,
                 archs=len(job.parsed.archs),
-                entry=job.features.with_threads(job.threads).entry,
+                entry=job.ran.entry,
                 alone=curve.seconds,
                 curve=curve.points if self._teaches(job, said_of) else (),
                 job=job.id,
                 cuda=job.parsed.cuda,
                 targets=";".join(job.parsed.archs),
                 torch_header=job.torch_header,
-                why=_killer(job) if outcome == "memory" else "",
+                why=_why(job, outcome),
+                remote=job.remote,
                 cache=said_of.result,
                 cache_why=said_of.why,
                 saved=max(0.0, known - now + job.started) if said_of.result == "hit" else 0.0,
@@ -524,8 +580,18 @@ def _absolute(cwd: str, path: str) -> str:
     return os.path.join(cwd, path) if path else ""
 
 
-def _killer(job: Job) -> str:
-    return "stopped to make room" if job.doomed else "killed by the kernel"
+def _last_word(said: str) -> str:
+    """What a compile that failed elsewhere said: its first error, or what it ended with."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return (outcomes.first_error(said) or (lines[-1] if lines else "it does not say why"))[:300]
+
+
+def _why(job: Job, outcome: outcomes.Outcome) -> str:
+    """Why a compile has to run again."""
+    if outcome == "returned":
+        return job.unasked
+    killer = "stopped to make room" if job.doomed else "killed by the kernel"
+    return killer if outcome == "memory" else ""
 
 
 def _progress(cpu: float, wall: float) -> float:

@@ -32,6 +32,7 @@ class Job:
     most: int
     order: int
     forecast: Forecast
+    may_leave: bool = False  # to a farm
     boost: float = 1.0  # forecasts that were too low got it killed
     kills: int = 0
     priority: float = 0.0

@@ -19,6 +19,7 @@ COLD_CUDA = 3 * GIB  # per compiler at work
 COLD_CPP = GIB * 6 // 5
 COLD_CUDA_SECONDS = 120.0  # per round of compilers
 COLD_CPP_SECONDS = 30.0
+COLD_REMOTE = GIB * 3 // 4  # what stays here of a compile on a farm: preprocessors, and what is sent
 ENOUGH = 3  # from so many finished jobs on, what was seen in this build counts for more than a guess
 MARGIN = 1.6  # standard deviations above the mean, for a job that runs by itself
 MOST_SLICES = 128
@@ -46,18 +47,23 @@ class Curve:
         return Curve(self.seconds * time, tuple(int(point * memory) for point in self.points))
 
 
+Kind = tuple[bool, int, bool]
+
+
 @dataclass(frozen=True)
 class Features:
-    """What a compile is. `key` names source, flags, archs and compiler build, but not `threads`."""
+    """What a compile is. `key` names source, flags, archs and compiler build, but not `threads`. `remote`: its
+    compilers run on a farm, and what is forecast is what stays here."""
 
     cuda: bool
     archs: int
     threads: int
     key: str
+    remote: bool = False
 
     @property
     def at_once(self) -> int:
-        """How many compilers work at a time: its weight in CPUs."""
+        """How many compilers work at a time: its weight in CPUs, here or on the farm."""
         return max(1, min(self.threads, self.archs)) if self.cuda else 1
 
     @property
@@ -68,12 +74,17 @@ class Features:
     @property
     def parallelism(self) -> float:
         """CPU seconds per second of a run that is alone on its CPUs."""
-        return max(1, self.archs) / self.rounds if self.cuda else 1.0
+        return max(1, self.archs) / self.rounds if self.cuda and not self.remote else 1.0
 
     @property
     def entry(self) -> str:
         """The name of this compile's curve in the history."""
-        return f"{self.key}:{self.at_once}"
+        return f"{self.key}:farm" if self.remote else f"{self.key}:{self.at_once}"
+
+    @property
+    def kind(self) -> Kind:
+        """What a guess for it is made from: others of its kind."""
+        return self.cuda, self.rounds, self.remote
 
     def with_threads(self, threads: int) -> Features:
         return replace(self, threads=threads)
@@ -225,15 +236,15 @@ class Forecaster:
     def __init__(self, history: Mapping[str, Curve]) -> None:
         self._history = history
         self._ratios: dict[bool, tuple[list[float], list[float]]] = {True: ([], []), False: ([], [])}
-        self._pools: dict[tuple[bool, int], _Pool] = {}
-        self._pooled: dict[tuple[bool, int], Curve] = {}
+        self._pools: dict[Kind, _Pool] = {}
+        self._pooled: dict[Kind, Curve] = {}
         self.generation = 0
 
     def forecast(self, features: Features) -> Forecast:
         """The curve to expect of a compile, at its number of threads."""
         curve = self._from_history(features)
         if curve is not None:
-            memory, time = self.correction(features.cuda)
+            memory, time = (1.0, 1.0) if features.remote else self.correction(features.cuda)
             return Forecast(curve.scaled(memory, time), known=True)
         return Forecast(self._guess(features), known=False)
 
@@ -244,7 +255,7 @@ class Forecaster:
 
     def _from_history(self, features: Features) -> Curve | None:
         exact = self._history.get(features.entry)
-        if exact is not None or not features.cuda:
+        if exact is not None or not features.cuda or features.remote:
             return exact
         nearest = sorted(range(1, max(1, features.archs) + 1), key=lambda count: abs(count - features.at_once))
         for threads in nearest:
@@ -262,26 +273,25 @@ class Forecaster:
         return _rounded(memory[len(memory) // 2]), _rounded(time[len(time) // 2])
 
     def _guess(self, features: Features) -> Curve:
-        for (cuda, rounds), curve in self._pooled.items():
-            if cuda == features.cuda and rounds == features.rounds:
-                return curve.scaled(features.at_once)
-        for (cuda, rounds), curve in self._pooled.items():
-            if cuda == features.cuda:
-                return refold(curve, rounds, features.rounds, features.at_once)
-        cold, seconds = (COLD_CUDA, COLD_CUDA_SECONDS) if features.cuda else (COLD_CPP, COLD_CPP_SECONDS)
-        return Curve(seconds * features.rounds, (cold * features.at_once,) * POINTS)
+        at_once = _compilers(features)
+        if curve := self._pooled.get(features.kind):
+            return curve.scaled(at_once)
+        for (cuda, rounds, remote), curve in self._pooled.items():
+            if (cuda, remote) == (features.cuda, features.remote):
+                return refold(curve, rounds, features.rounds, at_once)
+        seconds = COLD_CUDA_SECONDS if features.cuda else COLD_CPP_SECONDS
+        return Curve(seconds * features.rounds, (_cold(features) * at_once,) * POINTS)
 
     def saw(self, id: int, features: Features, age: float, held: int) -> None:
         """A running job without history holds so much after `age` seconds of its own time."""
-        key = features.cuda, features.rounds
-        pool = self._pools.get(key)
+        pool = self._pools.get(features.kind)
         if pool is None:
-            pool = self._pools[key] = _Pool(COLD_CUDA if features.cuda else COLD_CPP)
-        pool.saw(id, age, held // features.at_once)
+            pool = self._pools[features.kind] = _Pool(_cold(features))
+        pool.saw(id, age, held // _compilers(features))
 
     def ended(self, id: int, features: Features, finished: bool) -> None:
         """A job without history has ended."""
-        pool = self._pools.get((features.cuda, features.rounds))
+        pool = self._pools.get(features.kind)
         if pool is not None:
             pool.end(id, finished)
 
@@ -292,7 +302,7 @@ class Forecaster:
 
     def learn(self, features: Features, curve: Curve) -> None:
         """A job has finished with this curve (at `features.threads` threads)."""
-        known = self._from_history(features)
+        known = None if features.remote else self._from_history(features)
         if known is None or known.peak <= 0 or known.seconds <= 0:
             return
         before = self.correction(features.cuda)
@@ -301,6 +311,18 @@ class Forecaster:
         insort(time, curve.seconds / known.seconds)
         if self.correction(features.cuda) != before:
             self.generation += 1
+
+
+def _compilers(features: Features) -> int:
+    """How many of them work here at a time."""
+    return 1 if features.remote else features.at_once
+
+
+def _cold(features: Features) -> int:
+    """What a compile of which nothing is known is taken to hold here, per compiler."""
+    if features.remote:
+        return COLD_REMOTE
+    return COLD_CUDA if features.cuda else COLD_CPP
 
 
 def _rounded(ratio: float) -> float:

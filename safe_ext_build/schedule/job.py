@@ -10,8 +10,9 @@ Messages are NUL-separated fields behind a length of four bytes:
     started PID                             (and `signalled NUMBER`, when somebody sends us a signal)
     done STATUS MAXRSS CPU EXCERPT          -> end CODE | run ... (again)
                                             -> say TEXT (before any of these)    print it
-                                            -> with NAMES VARIABLES (before run) for this compile: `name=directory`
-                                               and `NAME=value`, one a line
+                                            -> with NAMES VARIABLES KEEPS (before run) for this compile:
+                                               `name=directory` and `NAME=value`, one a line; and the variables
+                                               that it has of ours, where these are not all
 The open connection is the lease: when it breaks, the supervisor is gone, and so is the compiler.
 """
 
@@ -48,6 +49,7 @@ class Lease:
         self.socket.connect(path)
         self.names: list[list[bytes]] = []
         self.variables: list[list[bytes]] = []
+        self.keeps: list[bytes] = []
 
     def send(self, *fields: bytes) -> None:
         body = b"\0".join(fields)
@@ -146,10 +148,11 @@ class Run:
         command: list[bytes],
         names: Sequence[list[bytes]] = (),
         variables: Sequence[list[bytes]] = (),
+        keeps: Sequence[bytes] = (),
     ) -> None:
         self.directory, self.outputs, self.number, self.flags = directory, outputs, number, flags
         self.command = command
-        self.names, self.variables = names, variables
+        self.names, self.variables, self.keeps = names, variables, keeps
         self.temp = directory + b"/tmp"
         self.pid = 0
         self.files: list[bytes] = []
@@ -169,7 +172,7 @@ class Run:
         for path in self.files:
             remove(path)
         opened = [os.open(path, flags, 0o600) for path in self.files]
-        environ = dict(os.environb)
+        environ = {name: value for name, value in os.environb.items() if not self.keeps or name in self.keeps}
         environ[b"TMPDIR"] = self.temp
         environ[JOB_VARIABLE] = self.number
         for name, value in zip(NVCC_FLAGS, self.flags, strict=True):
@@ -357,6 +360,7 @@ def wait_for_word(lease: Lease, signals: Signals, run: Run | None) -> list[bytes
                 abandon(run)
             if fields[0] == b"with":
                 lease.names, lease.variables = (pairs(field) for field in fields[1:3])
+                lease.keeps = fields[3].split()
             elif fields[0] == b"say":
                 write(2, fields[1])
             else:
@@ -367,7 +371,7 @@ def perform(lease: Lease, signals: Signals, fields: list[bytes]) -> tuple[Run, l
     """Run the compiler as told; returns the run and the supervisor's next word."""
     directory, temporary, final, depfile, number, prepend, append, *command = fields[1:]
     outputs = (temporary, final, depfile)
-    run = Run(directory, outputs, number, (prepend, append), command, lease.names, lease.variables)
+    run = Run(directory, outputs, number, (prepend, append), command, lease.names, lease.variables, lease.keeps)
     run.prepare()
     if not run.start():
         lease.send(b"done", b"%d" % (127 << 8), b"0", b"0", b"")

@@ -6,7 +6,7 @@ import re
 import signal
 from typing import Literal
 
-Outcome = Literal["compiled", "failed", "memory", "stopped"]
+Outcome = Literal["compiled", "failed", "memory", "stopped", "returned"]
 
 # What is left of a killed tool in what nvcc 13.0.88 and gcc 12.2 print and return (all seen, none guessed).
 # nvcc, when the shell that runs its tools is killed: "nvcc error   : 'gcc' died due to signal 9 (Kill signal)"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from math import log2, sqrt
 
+from .away import Away
 from .claims import Claims, Job, Key
 from .forecast import GIB, Curve, Features, Forecaster
 from .relief import Memory, Relief
@@ -32,18 +33,22 @@ class Limits:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A compile that asks to start. `most_threads`: up to so many threads may be given; 0, as many as asked."""
+    """A compile that asks to start. `most_threads`: up to so many threads may be given; 0, as many as asked.
+    `may_leave`: a farm may run it."""
 
     id: int
     features: Features
     most_threads: int = 0
+    may_leave: bool = False
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do now. `admit` is (id, threads); `held` says why the first waiting job waits, for people."""
+    """What to do now. `admit` is (id, threads), `send` the same for the farm; `held` says why the first waiting
+    job waits, for people."""
 
     admit: list[tuple[int, int]] = field(default_factory=list)
+    send: list[tuple[int, int]] = field(default_factory=list)
     kill: list[int] = field(default_factory=list)
     freeze: list[int] = field(default_factory=list)
     thaw: list[int] = field(default_factory=list)
@@ -62,6 +67,7 @@ class Scheduler:
     def __init__(self, limits: Limits, forecaster: Forecaster, jitter: float = 0.0) -> None:
         self.limits = limits
         self.forecaster = forecaster
+        self.away = Away()
         self._jobs: dict[int, Job] = {}
         self._running: dict[int, Job] = {}
         self._groups: dict[Key, list[tuple[float, int, int]]] = {}
@@ -72,6 +78,7 @@ class Scheduler:
         self._waiting = 0
         self._waiting_cpu = 0.0
         self._running_cpu = 0.0
+        self._budget: int | None = None
         self._refreshed = 0.0
         self._alone = 0
         self._blocked = -1
@@ -85,7 +92,7 @@ class Scheduler:
         features = waiting.features
         forecast = self.forecaster.forecast(features)
         most = max(features.at_once, min(waiting.most_threads, features.archs)) if features.cuda else 1
-        job = Job(waiting.id, features, features, most, self._next, forecast)
+        job = Job(waiting.id, features, features, most, self._next, forecast, waiting.may_leave)
         self._next += 1
         self._jobs[job.id] = job
         self._wait(job)
@@ -96,8 +103,15 @@ class Scheduler:
         if job is not None:
             job.started = job.anchor = now
 
-    def observed(self, usage: Mapping[int, int], now: float, spent: Mapping[int, float] | None = None) -> None:
-        """What one pass of the sensors saw: bytes held, and CPU seconds used so far, by job.
+    def observed(
+        self,
+        usage: Mapping[int, int],
+        now: float,
+        spent: Mapping[int, float] | None = None,
+        cpu: Mapping[int, float] | None = None,
+    ) -> None:
+        """What one pass of the sensors saw: bytes held, seconds of its own time that a job has come so far, and
+        `cpu`: CPU seconds used here; each by job.
 
         The next `decide` must be given the memory that was read in the same pass. Jobs that have ended since
         belong in `usage` all the same: what they held is still missing from that memory.
@@ -112,6 +126,8 @@ class Scheduler:
                 continue
             job.held, job.top = held, max(job.top, held)
             self._advance(job, now, spent)
+            if job.features.remote and cpu and id in cpu:
+                self.away.saw(job, cpu[id], now)
             if not job.forecast.known:
                 self.forecaster.saw(id, job.features, job.spent, held)
             remaining += max(0.0, job.cpu - job.spent * job.threads)
@@ -132,6 +148,7 @@ class Scheduler:
         if job is not None and curve is not None and curve.seconds > 0:
             self.forecaster.learn(job.features, curve)
             self.forecaster.ended(id, job.features, finished=True)
+            self.away.end(job, well=job.features.remote)
         self.remove(id)
 
     def killed(self, id: int, now: float) -> None:
@@ -139,17 +156,66 @@ class Scheduler:
         job = self._running.get(id)
         if job is None:
             return
+        if job.features.remote:
+            self.returned(id, now, may_leave=True)
+            return
         self._stop(job)
         self._relief.killed(job, now)
         job.kills += 1
         job.boost *= BOOST
         reached = job.top / max(1, self._claims.curve(job, job.asked).peak)
         job.boost *= max(1.0, reached)
+        self._anew(job)
+
+    def _anew(self, job: Job) -> None:
+        """It waits again, as if it had never begun."""
         job.features = job.asked
         job.threads, job.held, job.top = 0, 0, 0
         job.spent = job.ahead = 0.0
         job.shapes.clear()
         self._wait(job)
+
+    def returned(self, id: int, now: float, *, may_leave: bool = False) -> None:
+        """The farm has not compiled a job: it waits again, to run here, or anywhere if it `may_leave` again."""
+        job = self._running.get(id)
+        if job is None:
+            return
+        self._stop(job)
+        self._place(job, remote=False)
+        job.may_leave = may_leave
+        if not may_leave:
+            self.away.refused(now)
+        self._anew(job)
+
+    def came_back(self, id: int, now: float) -> bool:
+        """The farm's client runs a job's compilers here, unasked: whether they may. Then it is one of ours from
+        now on; else it has to be ended, and has `returned`."""
+        job = self._running.get(id)
+        if job is None or not job.features.remote:
+            return True
+        self.away.refused(now)
+        asked, known = job.asked, job.forecast.known
+        self._place(job, remote=False)
+        shape = self._claims.shape(job, 1)
+        if self._room() or not (self._budget is None or self._claims.fits(shape, now, self._budget)):
+            job.asked = asked  # until it has ended
+            job.forecast = self.forecaster.forecast(asked)
+            job.shapes.clear()
+            return False
+        self._unknown += known - job.forecast.known
+        self.away.end(job)
+        self._claims.end(job)
+        job.features, job.threads, job.may_leave = job.asked.with_threads(1), 1, False
+        job.parallelism = job.features.parallelism
+        self._claims.begin(job, shape, now)
+        self._weight += job.threads
+        return True
+
+    def _place(self, job: Job, *, remote: bool) -> None:
+        """Expect of it what it takes when it runs there."""
+        job.asked = replace(job.asked, remote=remote)
+        job.forecast = self.forecaster.forecast(job.asked)
+        job.shapes.clear()
 
     def remove(self, id: int) -> None:
         """A job is gone, whatever it was doing."""
@@ -184,7 +250,8 @@ class Scheduler:
         self._relief.forget(job)
         self._alone -= job.alone
         self._unknown -= not job.forecast.known
-        self._weight -= job.threads
+        self._weight -= 0 if job.features.remote else job.threads
+        self.away.end(job)
         self.forecaster.ended(job.id, job.features, finished=False)
         self._claims.end(job)
 
@@ -194,10 +261,15 @@ class Scheduler:
         elif job.id in spent:
             job.spent = spent[job.id] / job.parallelism
 
+    @property
+    def _busy(self) -> int:
+        """CPUs that are kept busy here."""
+        return self._weight + self.away.cpus
+
     def load(self, now: float) -> tuple[int, int, tuple[int, ...]]:
         """CPUs that running compiles keep busy, CPUs that waiting ones want, and the bytes by which what runs
         is still expected to grow (see claims.HORIZONS): what neighbours cannot see by themselves."""
-        return self._weight, self._waiting, self._claims.growth(now, self._relief.held)
+        return self._busy, self._waiting, self._claims.growth(now, self._relief.held)
 
     def expected(self, unseen: int) -> float | None:
         """Seconds until all is compiled, `unseen` more compiles like those that are here included; None where no
@@ -205,7 +277,7 @@ class Scheduler:
         jobs = list(self._jobs.values())
         if not jobs or not all(job.forecast.known for job in jobs):
             return None
-        more = unseen * sum(job.cpu for job in jobs) / len(jobs) / max(1, self.limits.cpus)
+        more = unseen * sum(job.cpu for job in jobs) / len(jobs) / self._cpus
         longest = max(job.forecast.curve.seconds - job.spent for job in jobs)
         return max(0.0, self._left() + more, longest)
 
@@ -215,7 +287,7 @@ class Scheduler:
         """What to admit, kill, freeze and thaw now."""
         if not self.limits.guard:
             return self._admissions(now, None, "", first=True)
-        budget = self._relief.budget(now, memory)
+        budget = self._budget = self._relief.budget(now, memory)
         kill, freeze = self._relief.choose(now, memory, self._unknown > 0)
         if kill or freeze:
             return Decision(kill=kill, freeze=freeze, held="memory is short: a compile has to give way")
@@ -233,13 +305,14 @@ class Scheduler:
 
     def _admissions(self, now: float, budget: int | None, closed: str, first: bool) -> Decision:
         admit: list[tuple[int, int]] = []
+        send = [] if closed else self._send(now, budget)
         if first and not self._running and self._waiting:
             admit.append(self._start_first(now, budget))
         if self._blocked not in self._jobs or self._blocked in self._running:
             self._blocked, self._overtaken = -1, 0
         closed = closed or (ALONE if self._alone else "") or self._room()
         if closed or not self._waiting:
-            return Decision(admit=admit, held=closed if self._waiting else "")
+            return Decision(admit=admit, send=send, held=closed if self._waiting else "")
         reason = ""
         for key in sorted(self._groups, key=lambda key: self._groups[key][0]):
             started, held = self._from_group(key, now, budget)
@@ -247,7 +320,24 @@ class Scheduler:
             reason = reason or held
             if self._room() or self._enough_overtaken():
                 break
-        return Decision(admit=admit, held=(reason or self._room()) if self._waiting else "")
+        return Decision(admit=admit, send=send, held=(reason or self._room()) if self._waiting else "")
+
+    def _send(self, now: float, budget: int | None) -> list[tuple[int, int]]:
+        """What is to run on the farm: the most urgent, for as many slots as it has."""
+        sent: list[tuple[int, int]] = []
+        for key in sorted(self._groups, key=lambda key: self._groups[key][0]):
+            heap = self._groups[key]
+            while (job := self._front(heap)) and job.may_leave and (free := self.away.free(now)):
+                threads = max(1, min(job.most, free, self.away.slots // max(1, self._waiting)))
+                self._place(job, remote=True)
+                if budget is not None and not self._claims.fits(self._claims.shape(job, threads), now, budget):
+                    self._place(job, remote=False)
+                    return sent
+                heappop(heap)
+                sent.append(self._start(job, threads, now))
+            if not heap:
+                del self._groups[key]
+        return sent
 
     def _from_group(self, key: Key, now: float, budget: int | None) -> tuple[list[tuple[int, int]], str]:
         """What may start of jobs that are alike, and why the next of them may not."""
@@ -277,9 +367,9 @@ class Scheduler:
         return self._overtaken > 4 * max(8, self.limits.cpus) and self._blocked in self._jobs
 
     def _room(self) -> str:
-        if self._weight >= self.limits.cpus:
+        if self._busy >= self.limits.cpus:
             return "all CPUs are busy"
-        if len(self._running) >= self.limits.jobs:
+        if len(self._running) - self.away.count >= self.limits.jobs:
             running = "1 compile runs" if self.limits.jobs == 1 else f"{self.limits.jobs} compiles run"
             return f"{running}, as many as allowed"
         return ""
@@ -317,7 +407,7 @@ class Scheduler:
         most = min(job.most, self.limits.cpus)
         while budget is not None and most > 1 and self._claims.shape(job, most).peak > budget:
             most -= 1  # so many would never fit
-        idle = max(1, self.limits.cpus - self._weight)
+        idle = max(1, self.limits.cpus - self._busy)
         fill = min(most, idle // max(1, self._waiting))
         for threads in range(max(1, fill), most):
             if self._claims.shape(job, threads).seconds <= self._left() * EARLY_ENOUGH:
@@ -326,14 +416,19 @@ class Scheduler:
 
     def _left(self) -> float:
         """Seconds that the build will still take, if all CPUs are kept busy."""
-        return (self._waiting_cpu + self._running_cpu) / max(1, self.limits.cpus)
+        return (self._waiting_cpu + self._running_cpu) / self._cpus
+
+    @property
+    def _cpus(self) -> int:
+        """Those of the farm included."""
+        return max(1, self.limits.cpus + self.away.slots)
 
     def _fitting(self, job: Job, now: float, budget: int | None) -> int:
         """The number of threads with which the job may start now; 0: with none."""
         if job.alone:
             return 0
         wanted = self._wanted(job, budget)
-        for threads in range(min(wanted, self.limits.cpus - self._weight), 0, -1):
+        for threads in range(min(wanted, self.limits.cpus - self._busy), 0, -1):
             shape = self._claims.shape(job, threads)
             if threads < wanted and shape.seconds > self._left() * LATE_ENOUGH:
                 break
@@ -352,7 +447,10 @@ class Scheduler:
         self._running[job.id] = job
         self._alone += job.alone
         self._unknown += not job.forecast.known
-        self._weight += threads
+        if job.features.remote:
+            self.away.begin(job)
+        else:
+            self._weight += threads
         return job.id, threads
 
 
@@ -367,7 +465,7 @@ def _urgency(curve: Curve) -> float:
 def _group(job: Job) -> Key:
     """Waiting jobs that are alike: when the first of them does not fit, the others need not be tried."""
     features, curve = job.features, job.forecast.curve
-    common = (features.cuda, features.archs, features.at_once, job.most, job.kills)
+    common = (features.cuda, features.archs, features.at_once, job.most, job.kills, job.may_leave)
     if not job.forecast.known:
         return common
     return (*common, round(2 * log2(curve.seconds + 1)), round(3 * log2(curve.peak + 1)))

@@ -32,10 +32,14 @@ State = Literal["none", "starting", "ready", "lost"]
 class CacheServer:
     """Starts a server when the first compile needs it, and knows how it is."""
 
+    what = "the sccache server of this build"
+
     def __init__(self, launching: Launching, environ: Mapping[str, str], temporary: str) -> None:
         self.launching = launching
         self.environ = environ
         self.temporary = temporary
+        self.address = launching.server
+        self.log = launching.log
         self.state: State = "none"
         self.process: Process | None = None
         self.why = ""
@@ -52,12 +56,15 @@ class CacheServer:
         if self.state != "none":
             return
         if not self.launching.ours:
-            self.state = "ready" if _listener(self.launching.server) is not None else "lost"
-            self.why = f"nobody listens at {self.launching.server}, the sccache server that the environment names"
+            self.state = "ready" if _listener(self.address) is not None else "lost"
+            self.why = f"nobody listens at {self.address}, the sccache server that the environment names"
             return
-        if (pid := _listener(self.launching.server)) is not None:  # something else of this build was first
+        if (pid := _listener(self.address)) is not None:  # something else of this build was first
             self.state, self.process = "ready", read(pid)
             return
+        self.start()
+
+    def start(self) -> None:
         self._deadline = time.monotonic() + PATIENCE
         self.state = "starting"
         self.process = read(self._fork())
@@ -66,7 +73,7 @@ class CacheServer:
         """Take note of whether it has begun to listen."""
         if self.state != "starting":
             return
-        if _listener(self.launching.server) is not None:
+        if _listener(self.address) is not None:
             self.state = "ready"
         elif time.monotonic() > self._deadline:
             silence = f"it did not begin to listen within {PATIENCE:.0f} s (does what it stores in answer?)"
@@ -95,7 +102,7 @@ class CacheServer:
 
     def lose(self, why: str) -> None:
         if self.state != "lost":
-            self.state, self.why = "lost", f"the sccache server of this build is lost: {why}"
+            self.state, self.why = "lost", f"{self.what} is lost: {why}"
 
     def line(self) -> str:
         return f"{redact(self.why, self.environ)}; what is left is compiled without a cache"
@@ -104,12 +111,13 @@ class CacheServer:
         parent, launching = os.getpid(), self.launching
         environ = {
             **self.environ,
+            **self.own_variables(),
             "SCCACHE_START_SERVER": "1",
             "SCCACHE_NO_DAEMON": "1",
             "SCCACHE_IDLE_TIMEOUT": "0",
-            "SCCACHE_SERVER_UDS": launching.server,
+            "SCCACHE_SERVER_UDS": self.address,
             "SCCACHE_BASEDIRS": ":".join(filter(None, [self.environ.get("SCCACHE_BASEDIRS"), *launching.bases])),
-            "SCCACHE_ERROR_LOG": launching.log,
+            "SCCACHE_ERROR_LOG": self.log,
             "SCCACHE_LOG": "warn,sccache::server=debug,sccache::compiler::compiler=debug",
             "TMPDIR": self.temporary,
         }
@@ -127,10 +135,14 @@ class CacheServer:
         finally:
             os._exit(127)
 
+    def own_variables(self) -> dict[str, str]:
+        """Without a farm: what it runs has been admitted to this machine."""
+        return {"SCCACHE_CONF": self.launching.config} if self.launching.config else {}
+
     def _last_words(self) -> str:
         """The error that its log ends with."""
         try:
-            with open(self.launching.log, errors="replace") as file:
+            with open(self.log, errors="replace") as file:
                 lines = [line.strip() for line in file if "ERROR" in line or line.startswith("sccache: ")]
         except OSError:
             return ""

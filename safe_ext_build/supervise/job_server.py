@@ -18,13 +18,14 @@ from typing import Any
 from ..events import Event
 from ..launcher.call import SCCACHE, Launching
 from ..machine.neighbours import Share
-from ..schedule.broker import SHORTEST, Broker, Job, Naming, Sight
+from ..schedule.broker import FARM_LOST, SHORTEST, Broker, Job, Naming, Sight
 from ..schedule.fit import Fit
 from ..schedule.forecast import Curve
 from ..schedule.policy import Limits
-from . import connection, stall, status, usage
+from . import connection, farm, stall, status, usage
 from .cache_server import CacheServer
 from .connection import Connection
+from .farm import FarmClient
 from .memory import MemoryWatch
 from .neighbourhood import Neighbourhood
 from .processes import JOB_VARIABLE, Process, descendants, end_all, environment_value, read, send, snapshot
@@ -73,6 +74,8 @@ class JobServer:
             self._emit,
         )
         self.cache = CacheServer(self.broker.naming.launching, request.environ, str(workspace.path / "tmp"))
+        self.farm = FarmClient(self.broker.naming.launching, request.environ)
+        self.broker.scheduler.away.slots = self.broker.naming.launching.slots
         self.sight = self.memory.look(self.neighbours.outlooks())
         self.old_from = 0.0
         self.next_look = 0.0
@@ -94,7 +97,7 @@ class JobServer:
             return 0.01
         if self._is_interrupted:
             return NUDGE
-        if self.cache.state == "starting":
+        if "starting" in (self.cache.state, self.farm.state):
             return 0.02
         return max(0.0, self.next_look - time.monotonic()) if self.broker.jobs else None
 
@@ -104,6 +107,9 @@ class JobServer:
         if self.cache.state == "starting":
             self.cache.look()
             self._heed_cache()
+        if self.farm.state == "starting":
+            self.farm.look()
+            self._heed_farm()
         if self.broker.jobs and now >= self.next_look:
             self._look(now)
             self._find_abandoned()
@@ -119,17 +125,28 @@ class JobServer:
 
     def _look(self, now: float) -> None:
         begun = time.process_time()  # not the clock: what others keep the CPUs from is no cost of ours
-        used = self.usage.look({job.id: job.pid for job in self.broker.running()}, self.cache.pid)
+        used = self.usage.look({job.id: job.pid for job in self.broker.running()}, self._servers())
         self.sight = self.memory.look(self.neighbours.outlooks())
         self.broker.observe(used, now)
-        served = [job for job in self.broker.running() if job.launcher == SCCACHE]
-        self.cache.watch(now, self.usage.spent_by_server, bool(served) and not self.broker.frozen)
+        self._look_at_farm(now)
+        served = [job for job in self.broker.running() if job.launcher == SCCACHE and not job.remote]
+        self.cache.watch(now, self.usage.spent_by_servers, bool(served) and not self.broker.frozen)
         if now >= self.next_note:
             self.next_note = now + NOTE
             self.broker.note(used, now, self.sight.memory)
         rest = min(SLOWEST, (time.process_time() - begun) / SHARE_OF_CPU)
         self.old_from = now + max(FRESH, rest)
         self.next_look = now + max(SAMPLE, rest)
+
+    def _servers(self) -> list[int]:
+        return [pid for pid in (self.cache.pid, self.farm.pid) if pid]
+
+    def _look_at_farm(self, now: float) -> None:
+        """Find compiles that were to run on the farm, and have begun to run here."""
+        remote = {job.id for job in self.broker.running() if job.remote}
+        here = {job for pid, job in self.usage.adopted().items() if job in remote and farm.compiles(_command(pid))}
+        for number in sorted(here):
+            self.broker.came_back(number, self.farm.why_not(), now)
 
     def _sight(self, fields: list[bytes]) -> Sight:
         """What we see of memory when this message comes."""
@@ -145,6 +162,7 @@ class JobServer:
         """Let the broker decide, while no neighbour does; what must run at any rate does not wait for them."""
         if self._waits_for_cache():
             return
+        self._open_farm()
         with self.neighbours.turn() as ours:
             if ours or not self.broker.running():
                 now = time.monotonic()
@@ -166,6 +184,20 @@ class JobServer:
             self._heed_cache()
         return self.cache.state == "starting"
 
+    def _open_farm(self) -> None:
+        """Have the client started before anything is sent: one that finds no server would start its own."""
+        away = self.broker.scheduler.away
+        if away.slots and self.farm.state in ("none", "lost") and self.broker.waiting():
+            self.farm.need()
+        away.open = self.farm.state == "ready"
+
+    def _heed_farm(self) -> None:
+        if self.farm.state == "lost":
+            stall.say(self.farm.line())
+            self.broker.recall(FARM_LOST)
+        if self.farm.state in ("lost", "ready"):
+            self._advance()
+
     def _heed_cache(self) -> None:
         if self.cache.state == "lost" and not self.broker.server_lost:
             self.broker.server_lost = True
@@ -177,10 +209,14 @@ class JobServer:
     def child_ended(self, pid: int, status: int) -> None:
         """A child of the supervisor has ended. With the server go its compilers, which nobody waits for any more:
         their clients compile again, by themselves."""
-        if not self.cache.ended(pid, status) or self.broker.stop_reason:
+        lost_farm, lost_cache = self.farm.ended(pid, status), self.cache.ended(pid, status)
+        if not (lost_farm or lost_cache) or self.broker.stop_reason:
             return
+        if lost_farm:
+            self._heed_farm()
         end_all(self._ownerless, patience=2.0)
-        self._heed_cache()
+        if lost_cache:
+            self._heed_cache()
 
     def _ownerless(self) -> list[Process]:
         """What works for a job, and descends from none."""
@@ -271,9 +307,7 @@ class JobServer:
 
     def _served(self, job: Job, table: dict[int, Process]) -> list[Process]:
         """What the cache's server runs for a job."""
-        if not self.cache.pid:
-            return []
-        below = descendants(self.cache.pid, table)
+        below = [process for server in self._servers() for process in descendants(server, table)]
         return [process for process in below if environment_value(process.pid, JOB_VARIABLE) == str(job.id)]
 
     def _end_job(self, job: Job) -> None:
@@ -325,6 +359,13 @@ class JobServer:
                 return process
             process = parent
         return None
+
+
+def _command(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def _naming(fields: dict[str, Any]) -> Naming:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from .processes import JOB_VARIABLE, PAGE, environment_value
@@ -31,12 +31,12 @@ class Watch:
         self._passes = 0
         self._adopted: dict[int, tuple[int, int]] = {}
         self._before: dict[int, tuple[int, int]] = {}
-        self.spent_by_server = 0.0
+        self.spent_by_servers = 0.0
 
-    def look(self, roots: Mapping[int, int], server: int = 0) -> dict[int, Usage]:
+    def look(self, roots: Mapping[int, int], servers: Collection[int] = ()) -> dict[int, Usage]:
         """What the descendants of each root process use; `roots` is job -> pid, and a root itself does not count.
 
-        Shared pages count in every process that has them, so the sum errs on the safe side. Below `server`
+        Shared pages count in every process that has them, so the sum errs on the safe side. Below `servers`
         processes work for jobs, too: for which, their environment says.
         """
         pids = set(map(int, filter(str.isdigit, os.listdir("/proc"))))
@@ -45,22 +45,30 @@ class Watch:
             self._strangers.clear()
         self._passes += 1
         seen = _read(sorted(pids - self._strangers))
-        return self._sum_up(roots, seen, self._adopt(seen, server) if server else {}, server)
+        return self._sum_up(roots, seen, self._adopt(seen, servers), servers)
 
-    def _adopt(self, seen: Mapping[int, list[bytes]], server: int) -> dict[int, int]:
-        """The server's children and the jobs that they work for; each is asked once."""
+    def adopted(self) -> dict[int, int]:
+        """The servers' children, as they were last seen, and the jobs that they work for."""
+        return {pid: job for pid, (_, job) in self._adopted.items() if job}
+
+    def _adopt(self, seen: Mapping[int, list[bytes]], servers: Collection[int]) -> dict[int, int]:
+        """Each child is asked until it tells: before it executes its program, it has its parent's environment."""
         found = {}
         for pid, fields in seen.items():
-            if int(fields[1]) == server:
+            if servers and int(fields[1]) in servers:
                 start, job = self._adopted.get(pid, (0, 0))
-                if start != int(fields[19]):
+                if start != int(fields[19]) or not job:
                     job = int(environment_value(pid, JOB_VARIABLE) or 0)
                 found[pid] = (int(fields[19]), job)
         self._adopted = found
-        return {pid: job for pid, (_, job) in found.items() if job}
+        return self.adopted()
 
     def _sum_up(
-        self, roots: Mapping[int, int], seen: Mapping[int, list[bytes]], adopted: Mapping[int, int], server: int
+        self,
+        roots: Mapping[int, int],
+        seen: Mapping[int, list[bytes]],
+        adopted: Mapping[int, int],
+        servers: Collection[int],
     ) -> dict[int, Usage]:
         parents = {pid: int(fields[1]) for pid, fields in seen.items()}
         owners: dict[int, int | None] = {pid: job for job, pid in roots.items()}
@@ -73,12 +81,12 @@ class Watch:
                 fields = seen[pid]
                 held[job] += int(fields[21]) * PAGE
                 ticks[job] += sum(map(int, fields[11:15]))
-            elif pid != server and parent != server and (not parent or parent in self._strangers):
+            elif pid not in servers and parent not in servers and (not parent or parent in self._strangers):
                 # (Where the parent was not listed, since it is younger than the list, nothing is known yet.)
                 self._strangers.add(pid)
-        if server:
-            own = sum(map(int, seen[server][11:15])) if server in seen else 0
-            self.spent_by_server = (own + sum(ticks.values())) / TICK
+        if servers:
+            own = sum(sum(map(int, seen[server][11:15])) for server in servers if server in seen)
+            self.spent_by_servers = (own + sum(ticks.values())) / TICK
             self._keep_ended(ticks)
         return {job: Usage(held[job], ticks[job] / TICK) for job in roots}
 

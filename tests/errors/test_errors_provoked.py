@@ -33,12 +33,13 @@ from safe_ext_build.cli.project import Project
 from safe_ext_build.cli.target import Target
 from safe_ext_build.delivery import deliver
 from safe_ext_build.errors import BuildFailed, CompileFailed, SafeExtBuildError
-from safe_ext_build.farm import client
+from safe_ext_build.farm import client, share
 from safe_ext_build.here import here
 from safe_ext_build.launcher import tools
 from safe_ext_build.machine.neighbours import Record
 from safe_ext_build.preflight import Room
 from safe_ext_build.scene import Scene
+from safe_ext_build.settings import FarmSettings, JobsSettings, Settings
 from safe_ext_build.shortage import shortage
 from safe_ext_build.supervise import backend, blame, builder, hook, shelter, shims, workspace
 from safe_ext_build.supervise.ending import Outcome
@@ -138,6 +139,9 @@ def launched(place: Path, version: str) -> None:
         tools.choose("ccache", "-C launcher", {"PATH": f"{place / 'bin'}:/bin", "HOME": str(place)})
 
 
+A_FARM = '[dist]\nscheduler_url = "http://127.0.0.1:1"\n'
+
+
 def farmed(place: Path, dist: str) -> None:
     (place / "farm").write_text(f"[dist]\n{dist}\n")
     found = client.configured({"SCCACHE_CONF": str(place / "farm")})
@@ -148,6 +152,13 @@ def farmed(place: Path, dist: str) -> None:
 def scheduled(place: Path, **stub: Any) -> None:
     with farm_stub.scheduler(**stub) as address:
         farmed(place, f'scheduler_url = "{address}"\nauth = {{ type = "token", token = "right" }}')
+
+
+def shared(place: Path, dist: str, remote: int | None = None) -> None:
+    (place / "farm").write_text(dist)
+    sources = {"farm.required": "farm.required", "jobs.remote": "jobs.remote"}
+    wanted = Settings(jobs=JobsSettings(remote=remote), farm=FarmSettings(required=True), sources=sources)
+    share.choose(wanted, None, {"SCCACHE_CONF": str(place / "farm")})
 
 
 def loaded(place: Path, patch: Patch, name: str, path: tuple[str, ...]) -> None:
@@ -896,6 +907,9 @@ TABLE: dict[str, tuple[Provoke, str, str]] = {
         "[client_auth]",
     ),
     "SEB-9010": (lambda p, _: scheduled(p, servers=0), "no server is registered at http://", "farm check"),
+    "SEB-9051": (lambda p, _: shared(p, ""), "sccache is told of none", "farm init client"),
+    "SEB-9052": (lambda p, _: shared(p, A_FARM, remote=0), "jobs.remote", 'jobs.remote = "auto"'),
+    "SEB-9053": (lambda p, _: shared(p, A_FARM), "which is not installed", "safe-ext-build[farm]"),
 }
 # These need a build, a full device, an index or an environment: the test that is named provokes them.
 ELSEWHERE = {

@@ -406,7 +406,7 @@ def test_names_are_for_the_compiler_and_directories_for_everybody_else(bench: Be
     """See launcher/names.py; and a variable that only this compile has."""
     process = bench.start("compiler", merged=True)
     connection, _ = bench.asked()
-    connection.send(b"with", b".seb/src=/home/u/a=b\n.seb/here=/tmp", b"CCACHE_DEPEND=1\nX=a=b")
+    connection.send(b"with", b".seb/src=/home/u/a=b\n.seb/here=/tmp", b"CCACHE_DEPEND=1\nX=a=b", b"")
     script = """echo ".seb/here/a.o: .seb/src/a.c other/.seb.h" > a.d; echo "$CCACHE_DEPEND $X"
     echo ".seb/src/a.c:1: warning" >&2"""
     bench.run(connection, *sh(script), dep="a.d")
@@ -420,7 +420,7 @@ def test_names_are_for_the_compiler_and_directories_for_everybody_else(bench: Be
 def test_an_error_is_told_with_directories(bench: Bench) -> None:
     process = bench.start("compiler", merged=True)
     connection, _ = bench.asked()
-    connection.send(b"with", b".seb/src=/p", b"")
+    connection.send(b"with", b".seb/src=/p", b"", b"")
     bench.run(connection, *sh("echo .seb/src/a.c:1: error: no >&2; exit 1"))
     connection.receive()
     done = connection.receive()

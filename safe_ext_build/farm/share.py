@@ -1,0 +1,109 @@
+"""What a build may have of the farm, if anything; and sccache's configuration for what stays here."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import FarmError
+from ..launcher.call import SCCACHE
+from ..launcher.redact import redact
+from . import client
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from ..launcher.tools import Launcher
+    from ..settings import Settings
+
+_HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?")
+_CONFIGURE = "Have `safe-ext-build farm init client` tell it of one, or leave farm.required out."
+
+
+@dataclass(frozen=True)
+class Share:
+    """`slots`: steps of compiles that the farm may run at a time; 0: none. `lines`: what is decided, and why."""
+
+    slots: int
+    lines: tuple[str, ...]
+
+
+def choose(settings: Settings, launcher: Launcher | None, environ: Mapping[str, str]) -> Share | None:
+    """The share of a build that compiles; None where there is nothing to say. Raises FarmError where
+    `farm.required` says that without a farm there is to be no build."""
+    if settings.jobs.remote == 0 and not settings.farm.required:
+        return None
+    try:
+        farm = client.configured(environ)
+        return _asked(farm, settings, launcher, environ) if farm else _nothing(settings)
+    except FarmError as error:
+        if settings.farm.required:
+            raise
+        return Share(0, (f"the compile farm is not used: {error}",))
+
+
+def _nothing(settings: Settings) -> Share | None:
+    if not settings.farm.required:
+        return None
+    what = f"{settings.source('farm.required')} asks for a compile farm, and sccache is told of none"
+    raise FarmError(what, code="SEB-9051", hint=_CONFIGURE)
+
+
+def _asked(
+    farm: client.Farm, settings: Settings, launcher: Launcher | None, environ: Mapping[str, str]
+) -> Share | None:
+    if settings.jobs.remote == 0:
+        what = f"{settings.source('jobs.remote')} is 0, and {settings.source('farm.required')} asks for the farm"
+        raise FarmError(what, code="SEB-9052", hint='Write jobs.remote = "auto", or leave farm.required out.')
+    if launcher is None or not any(tool.name == SCCACHE and not tool.too_old for tool in launcher.tools):
+        hint = "Install it: python -m pip install safe-ext-build[farm]."
+        raise FarmError(f"{farm.origin} needs sccache, which is not installed", code="SEB-9053", hint=hint)
+    if not launcher.keeps:
+        hint = f'Compiles reach a farm through sccache: set launcher = "{SCCACHE}" or "auto".'
+        raise FarmError(f'{farm.origin} needs sccache, and launcher is "none"', code="SEB-9053", hint=hint)
+    found = client.ask(farm)
+    slots = settings.jobs.remote or max(1, found.cpus - found.in_progress)
+    source = f", as {settings.source('jobs.remote')} says" if settings.jobs.remote else ""
+    what = f"{slots} {'compile' if slots == 1 else 'compiles'} at a time"
+    servers = f"{found.servers} {'server' if found.servers == 1 else 'servers'}, {found.cpus} CPUs"
+    line = f"up to {what} on the farm of {farm.origin}{source}: {servers}, {found.in_progress} in use"
+    return Share(slots, (redact(line, environ),))
+
+
+def local_configuration(environ: Mapping[str, str], place: Path) -> Path | None:
+    """Write the configuration that applies without its farm into a directory; None where it names none.
+
+    Raises FarmError, and OSError."""
+    path = client.config_path(environ)
+    found = client.read(path)
+    if "dist" not in found:
+        return None
+    rest = {name: value for name, value in found.items() if name != "dist"}
+    is_json = path.suffix == ".json"
+    text = json.dumps(rest) if is_json else without_farm(path.read_text(encoding="utf-8"))
+    if not is_json and tomllib.loads(text) != rest:
+        hint = "Write it as a table: a line [dist], below it scheduler_url, then [dist.auth]."
+        raise FarmError(f"dist in {path} is written in a way that is not understood", code="SEB-9002", hint=hint)
+    local = place / f"sccache{path.suffix or '.toml'}"
+    local.touch(0o600)
+    local.write_text(text, encoding="utf-8")
+    return local
+
+
+def without_farm(text: str) -> str:
+    """A configuration in TOML without the tables of `dist`. Pure."""
+    kept, inside = [], False
+    for line in text.splitlines(keepends=True):
+        if header := _HEADER.fullmatch(line.rstrip("\r\n")):
+            inside = header[1].partition(".")[0].strip(" \"'") == "dist"
+        if not inside:
+            kept.append(line)
+    return "".join(kept)
