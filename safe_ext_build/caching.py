@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from . import ui
 from .errors import FarmError
-from .farm.share import local_configuration
+from .farm.share import Share, local_configuration
 from .launcher import digest, names
 from .launcher.call import SCCACHE, Launching
 from .launcher.tools import TORCH_VARIABLE, Launcher
@@ -48,14 +48,14 @@ class Prepared:
 
 def prepare(
     launcher: Launcher,
-    slots: int,
+    farm: Share | None,
     place: Workspace,
     ground: Ground,
     torch: Torch | None,
     cuda: Cuda | None,
     environ: Mapping[str, str],
 ) -> Prepared:
-    """Set up what was chosen. `slots`: see Launching.
+    """Set up what was chosen. `farm`: what may be had of one.
 
     torch's own helper never puts a cache before a compiler: that would stand in build.ninja, and to turn it on or
     off would compile everything again.
@@ -80,11 +80,13 @@ def prepare(
         ours=not launcher.server,
         bases=[f"{path}/" for path in filter(None, (ground.source, ground.store, place.path))],
         log=str(place.path / "sccache.log"),
-        farm=str(place.shims / _FARM_SOCKET) if slots else "",
-        slots=slots,
+        farm=str(place.shims / _FARM_SOCKET) if farm and farm.slots else "",
+        slots=farm.slots if farm else 0,
+        scheduler=farm.scheduler if farm else "",
+        shares=not (farm and farm.fixed),
         config=_configuration(place, environ) if SCCACHE in tools else "",
     )
-    if chosen or slots:
+    if chosen or launching.slots:
         digests, busters = _digests(place, ground, cuda, environ)
         launching = replace(launching, digests=digests, busters=busters)
     variables |= _for_tools(chosen, launching, environ)

@@ -31,7 +31,7 @@ class BuildPlan:
     `jobs`: the planned number of compiles at a time, which the project's own scripts get to see as MAX_JOBS.
     `most_jobs` and `cpus`: what the scheduler may go up to. `guard`: it minds memory too. `free_threads`:
     nobody has said how many threads nvcc is to use. `environment`: what the builder gets to see. `launcher`: the
-    compiler cache that was looked for. `slots`: steps of compiles that a farm may run at a time.
+    compiler cache that was looked for, `farm`: what may be had of one.
     """
 
     jobs: int
@@ -42,7 +42,12 @@ class BuildPlan:
     environment: Mapping[str, str]
     lines: tuple[str, ...] = field(default=())
     launcher: Launcher | None = None
-    slots: int = 0
+    farm: Share | None = None
+
+    @property
+    def slots(self) -> int:
+        """Steps of compiles that run elsewhere at a time."""
+        return self.farm.slots if self.farm else 0
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ def make(
         environment=environment,
         lines=tuple(lines),
         launcher=launcher,
-        slots=farm.slots if farm else 0,
+        farm=farm,
     )
 
 

@@ -83,7 +83,7 @@ def _prepare_cache(scene: Scene, place: Workspace, ground: Path, environ: Mappin
     kept = json.loads((place.path / "ninja.json").read_text())["store"]
     home = Path(environ["CUDA_HOME"]) if scene.cuda else None
     where = caching.Ground(ground, Path(kept) if kept else None, home, cache)
-    return caching.prepare(launcher, scene.plan.slots, place, where, scene.torch, scene.cuda, environ)
+    return caching.prepare(launcher, scene.plan.farm, place, where, scene.torch, scene.cuda, environ)
 
 
 def build(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.Build:

@@ -37,7 +37,7 @@ FLOORS: dict[str, int] = {
 _IN_SUPERVISE = (
     *("supervisor", "guard", "linux", "processes", "protocol", "workspace", "memory"),
     *("job_server", "connection", "usage", "stall", "neighbourhood", "reasons"),
-    *("status", "heartbeat", "progress", "terminal", "view", "cache_server", "farm"),
+    *("status", "heartbeat", "progress", "terminal", "view", "cache_server", "farm", "lookout"),
 )
 _IN_SCHEDULE = (
     *("broker", "command", "fit", "policy", "claims", "relief", "away", "forecast", "history_key", "outcome"),

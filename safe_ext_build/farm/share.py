@@ -30,10 +30,13 @@ _CONFIGURE = "Have `safe-ext-build farm init client` tell it of one, or leave fa
 
 @dataclass(frozen=True)
 class Share:
-    """`slots`: steps of compiles that the farm may run at a time; 0: none. `lines`: what is decided, and why."""
+    """`slots`: steps of compiles that the farm may run at a time; 0: none. `lines`: what is decided, and why.
+    `scheduler`: its URL. `fixed`: somebody has said how many slots."""
 
     slots: int
     lines: tuple[str, ...]
+    scheduler: str = ""
+    fixed: bool = False
 
 
 def choose(settings: Settings, launcher: Launcher | None, environ: Mapping[str, str]) -> Share | None:
@@ -75,7 +78,7 @@ def _asked(
     what = f"{slots} {'compile' if slots == 1 else 'compiles'} at a time"
     servers = f"{found.servers} {'server' if found.servers == 1 else 'servers'}, {found.cpus} CPUs"
     line = f"up to {what} on the farm of {farm.origin}{source}: {servers}, {found.in_progress} in use"
-    return Share(slots, (redact(line, environ),))
+    return Share(slots, (redact(line, environ),), farm.scheduler, fixed=bool(settings.jobs.remote))
 
 
 def local_configuration(environ: Mapping[str, str], place: Path) -> Path | None:

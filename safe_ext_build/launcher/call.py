@@ -42,7 +42,8 @@ class Launching:
     compilers. `places`: directory -> name (see names). `toolkit`: the CUDA toolkit, `front`: what sccache is to
     take for its nvcc. `server`: the socket of the sccache server, `ours`: we start it, `bases`: directories that
     its keys leave out, `log`: what it writes, `busters`: as `digests`, the digest itself. `farm`: the socket of
-    the sccache server that has compiles run on other machines, or ''. `slots`: how many of them at a time.
+    the sccache server that has compiles run on other machines, or ''. `slots`: how many of them at a time, which
+    follows what `scheduler` (a URL) says where the build `shares` the farm.
     `config`: sccache's configuration without its farm, where it has one.
     """
 
@@ -60,6 +61,8 @@ class Launching:
     log: str = ""
     farm: str = ""
     slots: int = 0
+    scheduler: str = ""
+    shares: bool = True
     config: str = ""
 
     def choose(self, own: str) -> str:

@@ -28,7 +28,12 @@ class Away:
         """Steps that may be sent now."""
         if not self.open or now < self._closed_until:
             return 0
-        return max(0, self.slots - sum(self._steps.values()))
+        return max(0, self.slots - self.steps)
+
+    @property
+    def steps(self) -> int:
+        """Those that are there."""
+        return sum(self._steps.values())
 
     @property
     def count(self) -> int:

@@ -583,7 +583,7 @@ def _absolute(cwd: str, path: str) -> str:
 def _last_word(said: str) -> str:
     """What a compile that failed elsewhere said: its first error, or what it ended with."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return (outcomes.first_error(said) or (lines[-1] if lines else "it does not say why"))[:300]
+    return (outcomes.first_error(said) or (lines[-1] if lines else "it does not say why"))[:200]
 
 
 def _why(job: Job, outcome: outcomes.Outcome) -> str:

@@ -6,13 +6,18 @@ not, has not been admitted, and the two must be told apart. Standard library onl
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 from collections.abc import Mapping
 
 from ..launcher.call import Launching, farm_directory, farm_log
 from ..launcher.redact import redact
+from ..schedule.away import Away
+from . import lookout
 from .cache_server import CacheServer
+from .processes import send
 
 TRIES = 3
 """How often a client that is lost is started anew."""
@@ -33,6 +38,8 @@ class FarmClient(CacheServer):
         self.address = launching.farm
         self.log = farm_log(launching)
         self.tries = 0
+        self.answers = True
+        self.lookout = -1
 
     def own_variables(self) -> dict[str, str]:
         """With the farm: the user's own configuration names it."""
@@ -40,13 +47,46 @@ class FarmClient(CacheServer):
 
     def need(self) -> None:
         """A compile is to leave. One that was lost is started again, a few times."""
-        if not self.address or self.tries >= TRIES:
+        if not self.address or self.tries >= TRIES or self.process:
             return
         if self.state in ("none", "lost"):
             self.state = "none"
             self.tries += 1
             os.makedirs(self.temporary, exist_ok=True)
             self.start()
+
+    def look_out(self) -> int:
+        """Have the farm watched, with the client that runs now; returns the pipe that tells, or -1."""
+        if self.lookout < 0 and self.process:
+            with contextlib.suppress(OSError):  # no more processes: sccache's own timeouts must do
+                _, self.lookout = lookout.start(self.process.pid, self.launching.scheduler)
+        return self.lookout
+
+    def hear(self, away: Away) -> str:
+        """Take note of what the lookout says (`lookout` is -1 once it has ended); returns a line for people."""
+        try:
+            data = os.read(self.lookout, 1 << 16)
+            reports = lookout.read_reports(data)
+        except (OSError, ValueError, TypeError):
+            data, reports = b"", []
+        if not data:
+            self.lookout = -1
+        lines = [line for report in reports if (line := self._take(report, away))]
+        return "; ".join(lines)
+
+    def _take(self, report: lookout.Report, away: Away) -> str:
+        if report.lost and self.process:
+            self.lose(f"a server of the farm, {report.lost}, does not answer any more")
+            send(self.process, signal.SIGKILL)
+            return ""
+        if report.answers and self.launching.shares and report.cpus:
+            away.slots = max(0, report.cpus - max(0, report.in_progress - away.steps))
+        if report.answers == self.answers:
+            return ""
+        self.answers = report.answers
+        if self.answers:
+            return "the farm's scheduler answers again"
+        return "the farm's scheduler does not answer any more: what is left is compiled here until it does"
 
     def line(self) -> str:
         more = "it is started again" if self.tries < TRIES else "what is left is compiled here"
@@ -61,7 +101,13 @@ class FarmClient(CacheServer):
         except OSError:
             return ""
         found = [line.partition(_FELL_BACK)[2] for line in text.splitlines() if _FELL_BACK in line]
-        return redact(found[-1], self.environ)[:300] if found else ""
+        return redact(_cause(found[-1]), self.environ)[:200] if found else ""
+
+
+def _cause(text: str) -> str:
+    """What is at the bottom of it: an error of the farm's is JSON, each with its cause inside of it."""
+    described = re.findall(r'"description":"((?:[^"\\]|\\.)*)"', text)
+    return described[-1] if described else text.strip()
 
 
 def compiles(command: list[bytes]) -> bool:

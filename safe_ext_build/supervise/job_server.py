@@ -189,10 +189,31 @@ class JobServer:
         away = self.broker.scheduler.away
         if away.slots and self.farm.state in ("none", "lost") and self.broker.waiting():
             self.farm.need()
-        away.open = self.farm.state == "ready"
+        away.open = self.farm.state == "ready" and self.farm.answers
+
+    def _watch_farm(self) -> None:
+        if self.farm.lookout < 0 and (reader := self.farm.look_out()) >= 0:
+            self._watch(reader, self._hear_of_farm)
+
+    def _hear_of_farm(self) -> None:
+        """Of the scheduler: how much there is. Of a server that is gone: what waits for it cannot be told from the
+        rest, but all that has been done is in the cache."""
+        away = self.broker.scheduler.away
+        reader = self.farm.lookout
+        line = self.farm.hear(away)
+        if self.farm.lookout < 0:
+            self.selector.unregister(reader)
+            os.close(reader)
+            if self.farm.state == "ready":
+                self._watch_farm()
+        if line:
+            stall.say(line)
+        self._advance()
 
     def _heed_farm(self) -> None:
-        if self.farm.state == "lost":
+        if self.farm.state == "ready":
+            self._watch_farm()
+        if self.farm.state == "lost" and not self.farm.process:
             stall.say(self.farm.line())
             self.broker.recall(FARM_LOST)
         if self.farm.state in ("lost", "ready"):
@@ -212,16 +233,17 @@ class JobServer:
         lost_farm, lost_cache = self.farm.ended(pid, status), self.cache.ended(pid, status)
         if not (lost_farm or lost_cache) or self.broker.stop_reason:
             return
+        end_all(self._ownerless, patience=2.0)
         if lost_farm:
             self._heed_farm()
-        end_all(self._ownerless, patience=2.0)
         if lost_cache:
             self._heed_cache()
 
     def _ownerless(self) -> list[Process]:
-        """What works for a job, and descends from none."""
+        """What works for a job, and descends neither from one nor from a server that lives."""
         table = snapshot()
-        owned = {one.pid for job in self.broker.jobs.values() for one in descendants(job.pid, table)}
+        roots = [*(job.pid for job in self.broker.jobs.values()), *self._servers()]
+        owned = {one.pid for root in roots for one in descendants(root, table)}
         ours = descendants(os.getpid(), table)
         jobs = {job.pid for job in self.broker.jobs.values()}
         loose = [one for one in ours if one.pid not in owned and one.pid not in jobs]
