@@ -29,6 +29,7 @@ ROOMS = {
     "6": "Compiling and setup scripts",
     "7": "The check of the result",
     "8": "The command line",
+    "9": "The compile farm",
 }
 
 RETIRED: frozenset[str] = frozenset()
@@ -1001,6 +1002,78 @@ _ALL = (
         " of another kind.",
         "Name the sdist of a package (`NAME-VERSION.tar.gz`), or unpack the archive and name the directory "
         "with the project.",
+    ),
+    # The compile farm.
+    Entry(
+        "SEB-9001",
+        "sccache's configuration cannot be read",
+        "The file that names the compile farm is there, but it is not yours to read, or it is a directory. "
+        "sccache itself would go on without a word, and without the farm.",
+        "Give yourself the right to read the file, or name another one in `SCCACHE_CONF`.",
+    ),
+    Entry(
+        "SEB-9002",
+        "sccache's configuration is damaged",
+        "The file breaks a rule of its language, or `[dist]` or `[dist.auth]` in it is not as sccache wants it.",
+        "Correct the place that the error names: `[dist]` has `scheduler_url`, `[dist.auth]` has `type` and "
+        "`token`, each in quotes.",
+    ),
+    Entry(
+        "SEB-9003",
+        "The address of the farm's scheduler is not a URL",
+        "`scheduler_url` begins with `http://` or `https://`, and has a name or an IP address, a port, and no "
+        "path.",
+        'Write for example `scheduler_url = "http://10.0.0.1:10600"`.',
+    ),
+    Entry(
+        "SEB-9004",
+        "Nobody listens where the farm's scheduler should be",
+        "The machine answers, but there is no program behind that port: the scheduler was not started, has "
+        "ended, or listens on another address or port.",
+        "Start it (`systemctl start sccache-scheduler` on its machine), or correct `scheduler_url`.",
+    ),
+    Entry(
+        "SEB-9005",
+        "The farm's scheduler does not answer",
+        "No connection comes about in time, as with a firewall, a machine that is off, or no route to it; or one "
+        "comes about, and the scheduler, which hangs, says nothing.",
+        "Look whether the machine is up, and let its firewall pass TCP to the scheduler's port from the machines "
+        "of the farm.",
+    ),
+    Entry(
+        "SEB-9006",
+        "The name of the farm's scheduler is unknown",
+        "`scheduler_url` has a name that this machine cannot turn into an address.",
+        "Correct the name, or write the IP address of the scheduler's machine.",
+    ),
+    Entry(
+        "SEB-9007",
+        "What answers is not a scheduler of sccache-dist",
+        "Another program listens at that address: often a server of the farm in place of its scheduler, or a "
+        "proxy whose rules do not lead to the scheduler.",
+        "Write the scheduler's own address and port into `scheduler_url`.",
+    ),
+    Entry(
+        "SEB-9008",
+        "There is no TLS with the farm's scheduler",
+        "`scheduler_url` begins with `https://`, and the certificate there is not trusted on this machine, or "
+        "what answers speaks plain HTTP: the scheduler itself has no TLS.",
+        "Give the proxy that stands before the scheduler a certificate that this machine trusts, or write "
+        "`http://`.",
+    ),
+    Entry(
+        "SEB-9009",
+        "The farm's scheduler does not take this token",
+        "The token in `[dist.auth]` of sccache's configuration is not that in `[client_auth]` of the "
+        "scheduler's: it was mistyped, or the scheduler's was made anew.",
+        "Write the scheduler's token for clients into the file that the error names.",
+    ),
+    Entry(
+        "SEB-9010",
+        "The farm has no servers",
+        "The scheduler answers, and no server has reported to it within the last 90 seconds. They are not "
+        "running, cannot reach it, or have a token that it does not take.",
+        "Start the servers, and run `safe-ext-build farm check` on one of them.",
     ),
 )
 

@@ -49,3 +49,7 @@ class CompileFailed(BuildFailed):
 
 class HookMissing(SafeExtBuildError):
     """The inner backend does not have this hook."""
+
+
+class FarmError(SafeExtBuildError):
+    """The compile farm that is configured cannot be used, or cannot be set up as asked."""

@@ -18,7 +18,7 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(("errors", "ui", "events", "here", "probe", "shortage", "settings", "_settings_docs"), 0),
     **dict.fromkeys(("catalogue", "_errors_docs", ""), 0),
     **dict.fromkeys(("machine", "toolchain", "verify", "stamp", "launcher"), 1),
-    **dict.fromkeys(("plan", "advice"), 2),
+    **dict.fromkeys(("plan", "advice", "farm"), 2),
     "schedule": 3,
     "supervise": 4,
     # Where each build's objects are kept and what it has cost, the stage, and one hook from beginning to end.

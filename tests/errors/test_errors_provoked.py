@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import farm_stub
 import pytest
 from packaging.requirements import Requirement
 
@@ -32,6 +33,7 @@ from safe_ext_build.cli.project import Project
 from safe_ext_build.cli.target import Target
 from safe_ext_build.delivery import deliver
 from safe_ext_build.errors import BuildFailed, CompileFailed, SafeExtBuildError
+from safe_ext_build.farm import client
 from safe_ext_build.here import here
 from safe_ext_build.launcher import tools
 from safe_ext_build.machine.neighbours import Record
@@ -134,6 +136,18 @@ def launched(place: Path, version: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tools, "_packaged", lambda _: None)
         tools.choose("ccache", "-C launcher", {"PATH": f"{place / 'bin'}:/bin", "HOME": str(place)})
+
+
+def farmed(place: Path, dist: str) -> None:
+    (place / "farm").write_text(f"[dist]\n{dist}\n")
+    found = client.configured({"SCCACHE_CONF": str(place / "farm")})
+    assert found
+    client.ask(found, timeout=0.3)
+
+
+def scheduled(place: Path, **stub: Any) -> None:
+    with farm_stub.scheduler(**stub) as address:
+        farmed(place, f'scheduler_url = "{address}"\nauth = {{ type = "token", token = "right" }}')
 
 
 def loaded(place: Path, patch: Patch, name: str, path: tuple[str, ...]) -> None:
@@ -848,6 +862,40 @@ TABLE: dict[str, tuple[Provoke, str, str]] = {
         "a.tar.gz is no sdist: at its top stands a, b",
         "NAME-VERSION.tar.gz",
     ),
+    "SEB-9001": (
+        lambda p, _: client.configured({"SCCACHE_CONF": str(p)}),
+        " cannot be read: Is a directory",
+        "Give yourself the right",
+    ),
+    "SEB-9002": (lambda p, _: farmed(p, "auth ="), "/farm is no valid configuration of sccache: ", "Correct"),
+    "SEB-9003": (
+        lambda p, _: farmed(p, 'scheduler_url = "10.0.0.1"'),
+        "/farm is no URL: 10.0.0.1",
+        'scheduler_url = "http://',
+    ),
+    "SEB-9004": (
+        lambda p, _: farmed(p, f'scheduler_url = "{farm_stub.nobody()}"'),
+        "nobody listens at http://127.0.0.1:",
+        "systemctl start sccache-scheduler",
+    ),
+    "SEB-9005": (lambda p, _: scheduled(p, hangs=True), "says nothing within 0.3 s: it hangs", "restart it"),
+    "SEB-9006": (
+        lambda p, _: farmed(p, 'scheduler_url = "http://farm..example"'),
+        "there is no machine of the name farm..example: http://",
+        "getent hosts farm..example",
+    ),
+    "SEB-9007": (
+        lambda p, _: scheduled(p, status=b"hello"),
+        " is no scheduler of sccache-dist: its status is not in sccache's words",
+        "the scheduler's own address and port",
+    ),
+    "SEB-9008": (lambda p, _: scheduled(p, scheme="https"), "TLS with https://127.0.0.1:", "or write http://"),
+    "SEB-9009": (
+        lambda p, _: scheduled(p, token="left"),
+        "/farm has a token that is not taken by http://",
+        "[client_auth]",
+    ),
+    "SEB-9010": (lambda p, _: scheduled(p, servers=0), "no server is registered at http://", "farm check"),
 }
 # These need a build, a full device, an index or an environment: the test that is named provokes them.
 ELSEWHERE = {
