@@ -76,6 +76,11 @@ class Machine:
                 start_new_session=True,
             )
 
+    @property
+    def runs(self) -> bool:
+        """Whether the service has not ended."""
+        return self.process is not None and self.process.poll() is None
+
     def signal(self, number: int) -> None:
         """Send a signal to the service; not to what it runs."""
         assert self.process is not None
@@ -153,13 +158,13 @@ class Farm:
     def wait(self, servers: int) -> None:
         """Wait until so many servers are registered."""
         until = time.monotonic() + _PATIENCE
-        while time.monotonic() < until:
+        while time.monotonic() < until and self.scheduler.runs:
             with contextlib.suppress(FarmError):
                 if self.status().servers == servers:
                     return
             time.sleep(0.05)
         logs = "\n".join(path.read_text() for path in self.place.glob("*.log"))
-        raise AssertionError(f"there are not {servers} servers after {_PATIENCE:g} s:\n{logs}")
+        raise AssertionError(f"there are not {servers} servers:\n{logs}")
 
     # What may happen to it.
 
@@ -194,10 +199,8 @@ class Farm:
 
     def scheduler_up(self) -> None:
         """Start the scheduler, which then knows nobody: servers report within 30 s, or when they are restarted."""
-        config = self.place / "scheduler.toml"
-        self.scheduler.start(
-            [str(SCCACHE_DIST), "scheduler", "--config", str(config)], self.place / "scheduler.log"
-        )
+        command = [str(SCCACHE_DIST), "scheduler", "--config", str(self.scheduler_config)]
+        self.scheduler.start(command, self.place / "scheduler.log")
 
     def kernel_kills(self, index: int) -> int:
         """Processes of a server that its memory limit has killed."""
