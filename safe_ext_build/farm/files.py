@@ -21,6 +21,7 @@ else:
     import tomli as tomllib
 
 _HEADER = re.compile(r"\s*\[+\s*(?P<name>[^\]#]+?)\s*\]+\s*(?:#.*)?")
+_SAYS_NOTHING = re.compile(r"\s*(#|$)")
 _OURS = re.compile(r"\s*(scheduler_url|auth)\s*=")
 
 
@@ -101,7 +102,8 @@ def _replaced(text: str, join: Join) -> str:
     for line in text.splitlines():
         if header := _HEADER.fullmatch(line):
             table = re.sub(r"[\s'\"]", "", header["name"])
-        if table == "dist.auth" or (table == "dist" and _OURS.match(line)):
+        is_ours = table == "dist.auth" or (table == "dist" and _OURS.match(line))
+        if is_ours and not _SAYS_NOTHING.match(line):
             continue
         lines += [head, url] if header and table == "dist" else [line]
     while lines and not lines[-1].strip():

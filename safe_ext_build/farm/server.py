@@ -99,10 +99,10 @@ def split(address: str) -> tuple[str, int]:
 
 
 def bubblewrap_version(path: Path, environ: Mapping[str, str]) -> str:
-    """Its version. Raises OSError where it cannot be run, and subprocess.TimeoutExpired."""
+    """Its version, '' if it is no bubblewrap. Raises OSError where it cannot be run, and TimeoutExpired."""
     _, said = probe.run([str(path), "--version"], environ)
-    found = re.search(r"\d+(?:\.\d+)+", said)
-    return found[0] if found else ""
+    found = re.search(r"\bbubblewrap (\d+(?:\.\d+)+)", said)
+    return found[1] if found else ""
 
 
 def is_too_old(version: str) -> bool:
