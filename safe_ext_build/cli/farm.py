@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import getpass
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -98,10 +99,9 @@ def _add_joining(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
+    if not re.fullmatch(r"0*[1-9]\d{0,5}", text):
+        raise argparse.ArgumentTypeError(f"not a number above 0: {text}")
+    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -214,10 +214,9 @@ def _join(role: Role, arguments: argparse.Namespace) -> Join:
 
 
 def _word(file: str | None) -> tuple[str, str]:
-    if file is None and sys.stdin is not None and sys.stdin.isatty():
-        return getpass.getpass("The word by which it joins: "), "what was typed"
+    """What was given, and where."""
     if file is None:
-        return sys.stdin.readline(1 << 12) if sys.stdin else "", "standard input"
+        return _typed_or_piped()
     try:
         return Path(file).read_text(encoding="utf-8"), file
     except (OSError, UnicodeDecodeError) as error:
@@ -226,10 +225,19 @@ def _word(file: str | None) -> tuple[str, str]:
         raise FarmError(f"{file} cannot be read: {why}", code="SEB-9103", hint=hint) from error
 
 
+def _typed_or_piped() -> tuple[str, str]:
+    try:
+        if sys.stdin is not None and sys.stdin.isatty():
+            return getpass.getpass("The word by which it joins: "), "what was typed"
+        return sys.stdin.readline(1 << 12) if sys.stdin else "", "standard input"
+    except (EOFError, UnicodeDecodeError):
+        return "", "standard input"
+
+
 def _place(named: str | None) -> Path:
     if named:
         return Path(named).absolute()
-    return Path("/etc/sccache-farm") if os.geteuid() == 0 else Path("~/.config/sccache-farm").expanduser()
+    return farm_checkup.SERVICES if os.geteuid() == 0 else Path("~/.config/sccache-farm").expanduser()
 
 
 def _sccache_dist() -> Path:

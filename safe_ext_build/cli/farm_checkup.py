@@ -29,6 +29,8 @@ from .checkup import Checkup, Finding, find_torch, guarded, problem
 OLDEST = (0, 16)
 """The first sccache whose farm was seen to compile CUDA."""
 _SKEW = 60  # seconds
+SERVICES = Path("/etc/sccache-farm")
+"""Where root's services have their configuration."""
 _UNIT = Path("/etc/systemd/system/sccache-server.service")
 _PROXIES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 _STEPS_OF_NVCC = ("nvvm/bin/cicc", "bin/ptxas", "bin/cudafe++", "bin/fatbinary")
@@ -94,7 +96,8 @@ def as_client(environ: Mapping[str, str], place: Path) -> Iterator[Finding]:
     """What sccache is told, and whether the scheduler takes it. Raises FarmError."""
     farm = client.configured(environ)
     if farm is None:
-        serves = any((place / name).exists() for name in ("scheduler.toml", "server.toml"))
+        # A directory that we may not look into is another user's: then we are a client.
+        serves = any(os.access(place / name, os.F_OK) for name in ("scheduler.toml", "server.toml"))
         text = f"no client: {client.config_path(environ)} names no farm"
         fix = "" if serves else "Join one: safe-ext-build farm init client"
         yield Finding("client", text, "note" if serves else "problem", fix)
@@ -130,13 +133,12 @@ def _proxies(scheduler: str, environ: Mapping[str, str]) -> Iterator[Finding]:
 
 def clock(topic: str, scheduler: str, origin: str) -> Iterator[Finding]:
     """The scheduler's clock against ours: a certificate that a server makes when it starts is valid from then on,
-    by its own clock. Nothing where it does not answer."""
+    by its own clock. Nothing where it does not answer, or does not say its time."""
     try:
         answer = client.exchange(scheduler, origin, "GET", client.STATUS, 3.0)
-    except FarmError:
+        ahead = email.utils.parsedate_to_datetime(answer.date).timestamp() - time.time()
+    except (FarmError, ValueError):
         return
-    there = email.utils.parsedate_to_datetime(answer.date).timestamp() if answer.date else time.time()
-    ahead = there - time.time()
     if abs(ahead) > _SKEW:
         which = "ahead of" if ahead > 0 else "behind"
         text = (
@@ -224,6 +226,10 @@ def as_server(place: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
         yield problem("server", as_root if hidden else error)
         return
     if found is None:
+        if os.geteuid() != 0 and place != SERVICES and SERVICES.is_dir():
+            yield Finding(
+                "server", f"{SERVICES} is there, and is not looked at", "note", "Run this check as root."
+            )
         return
     yield Finding("server", f"{found.public}, by {found.config}, for {redact(found.scheduler)}")
     yield from _sandbox(found, environ)
@@ -273,7 +279,11 @@ def overlay(build_dir: Path, environ: Mapping[str, str]) -> Finding:
     if build_dir.is_mount():
         text = f"{place} is a mount point, which sccache-dist cannot make anew"
         return Finding(topic, text, "problem", "Name a directory within it.")
-    if lost := server.would_be_lost(build_dir):
+    try:
+        lost = server.would_be_lost(build_dir)
+    except OSError as error:
+        return Finding(topic, f"{place} cannot be used: {error.strerror}", "problem", "Name a directory.")
+    if lost:
         text = f"{place} holds {lost}, and sccache-dist deletes all that is there when it starts"
         return Finding(topic, text, "problem", "Name a directory that does not exist yet.")
     if trouble := server.overlay_trouble(build_dir, environ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import os
 import re
 import shutil
 import socket
@@ -118,12 +119,15 @@ def sandbox_trouble(bwrap: Path, environ: Mapping[str, str]) -> str:
 
 def overlay_trouble(build_dir: Path, environ: Mapping[str, str]) -> str:
     """What keeps overlayfs from being mounted where compilers are to run; '' for nothing. As root only."""
-    with _beside(build_dir) as place:
-        for name in ("lower", "upper", "work", "target"):
-            (place / name).mkdir()
-        layers = f"lowerdir={place}/lower,upperdir={place}/upper,workdir={place}/work"
-        script = 'mount -t overlay overlay -o "$1" "$2" && : > "$2/written"'
-        return _trouble(["unshare", "-m", "sh", "-c", script, "sh", layers, f"{place}/target"], environ)
+    try:
+        with _beside(build_dir) as place:
+            for name in ("lower", "upper", "work", "target"):
+                (place / name).mkdir()
+            layers = f"lowerdir={place}/lower,upperdir={place}/upper,workdir={place}/work"
+            script = 'mount -t overlay overlay -o "$1" "$2" && : > "$2/written"'
+            return _trouble(["unshare", "-m", "sh", "-c", script, "sh", layers, f"{place}/target"], environ)
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 @contextlib.contextmanager
@@ -151,8 +155,8 @@ def _found(program: str) -> str:
 
 def would_be_lost(build_dir: Path) -> str:
     """Something in the directory that sccache-dist deletes whenever it starts, and that it has not made; '' for
-    nothing. May raise OSError."""
-    if not build_dir.exists():
+    nothing. Raises OSError where there is something that is no directory."""
+    if not os.path.lexists(build_dir):
         return ""
     return next((path.name for path in sorted(build_dir.iterdir()) if path.name not in _OWN), "")
 

