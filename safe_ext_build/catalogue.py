@@ -1100,8 +1100,10 @@ _ALL = (
     Entry(
         "SEB-9104",
         "A file of the farm's configuration cannot be written",
-        "The directory is not yours to write to, or the disk is full or read-only; the error says which.",
-        "Run it as the user whom the place belongs to (root, for a service), or name another place with `--dir`.",
+        "The directory is not yours to write to, or the disk is full or read-only; or it holds something of "
+        "yours that sccache-dist would delete. The error says which.",
+        "Run it as the user whom the place belongs to (root, for a service), or name another place with `--dir` "
+        "or `--data`.",
     ),
     Entry(
         "SEB-9105",

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import FarmError
 from ..farm import client, files, roles, server
@@ -121,14 +121,15 @@ def _init_scheduler(arguments: argparse.Namespace) -> int:
     config = place / "scheduler.toml"
     texts = {config: roles.scheduler_config(address, *(join.token for join in joins))}
     texts |= {place / f"{join.role}.join": f"{join.word}\n" for join in joins}
-    files.write_new(texts, force=arguments.force)
+    unit = _unit_path("scheduler", arguments)
+    units = {unit: roles.scheduler_unit(program, config)} if unit else {}
+    files.write_new(texts, force=arguments.force, public=units)
     printing.out(f"{config} is what the scheduler is told.")
-    _say_start(
-        "scheduler", arguments.systemd, roles.scheduler_unit(program, config), f"{program} scheduler", config
-    )
+    _say_start(unit, f"SCCACHE_NO_DAEMON=1 {quote(str(program))} scheduler --config {quote(str(config))}")
     host = address.rpartition(":")[0].strip("[]")
     printing.out(_how_to_join(host, place))
-    return _not_ours(address)
+    _warn_of(address)
+    return 0
 
 
 def _how_to_join(host: str, place: Path) -> str:
@@ -154,14 +155,18 @@ def _init_server(arguments: argparse.Namespace) -> int:
     offers = _capacity(arguments.cpus, arguments.step_gib << 30)
     bwrap = Path(shutil.which("bwrap") or "/usr/bin/bwrap")
     config = place / "server.toml"
-    files.write_new({config: roles.server_config(address, join, data, bwrap)}, force=arguments.force)
+    unit = _unit_path("server", arguments)
+    units = {unit: roles.server_unit(program, config, offers)} if unit else {}
     _make(data)
+    told = roles.server_config(address, join, data, bwrap)
+    files.write_new({config: told}, force=arguments.force, public=units)
     printing.out(f"{config} is what the server is told.")
     printing.out(_offer(offers, arguments.step_gib))
-    command = f"taskset -c {roles.cpu_list(offers.cpus)} {quote(str(program))} server"
-    _say_start("server", arguments.systemd, roles.server_unit(program, config, offers), command, config)
-    printing.out("What is still missing here, if anything, says: safe-ext-build farm check")
-    return _not_ours(address)
+    command = f"{quote(str(program))} server --config {quote(str(config))}"
+    _say_start(unit, f"taskset -c {roles.cpu_list(offers.cpus)} {command}")
+    printing.out("Whether anything is missing here says: safe-ext-build farm check")
+    _warn_of(address)
+    return 0
 
 
 def _capacity(cpus: int | None, step: int) -> roles.Capacity:
@@ -181,11 +186,17 @@ def _offer(offers: roles.Capacity, step_gib: int) -> str:
 
 
 def _make(data: Path) -> None:
+    """Make the directory in which the server has its own. Raises FarmError: sccache-dist deletes `build` in it."""
+    hint = "Run it as root, or name another place: --data DIR."
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lost = server.would_be_lost(data / "build")
     except OSError as error:
-        hint = "Run it as root, or name another place: --data DIR."
-        raise FarmError(f"{data} cannot be made: {error.strerror}", code="SEB-9104", hint=hint) from error
+        what = f"{data} cannot be made, or its directory build not used: {error.strerror}"
+        raise FarmError(what, code="SEB-9104", hint=hint) from error
+    if lost:
+        what = f"{data}/build holds {lost}, and sccache-dist deletes all that is there when it starts"
+        raise FarmError(what, code="SEB-9104", hint="Name another place: --data DIR.")
 
 
 def _init_client(arguments: argparse.Namespace) -> int:
@@ -249,23 +260,22 @@ def _sccache_dist() -> Path:
     return found
 
 
-def _say_start(role: str, directory: str | None, unit: str, command: str, config: Path) -> None:
-    """Write the unit, or say how to do without."""
-    if directory:
-        path = Path(directory, f"sccache-{role}.service").absolute()
-        files.write(path, unit, mode=0o644)
-        printing.out(f"{path} is its unit. Start it:")
-        printing.out(f"  systemctl daemon-reload && systemctl enable --now sccache-{role}")
+def _unit_path(role: Role | Literal["scheduler"], arguments: argparse.Namespace) -> Path | None:
+    return Path(arguments.systemd, f"sccache-{role}.service").absolute() if arguments.systemd else None
+
+
+def _say_start(unit: Path | None, command: str) -> None:
+    if unit:
+        printing.out(f"{unit} is its unit. Start it:")
+        printing.out(f"  systemctl daemon-reload && systemctl enable --now {unit.stem}")
     else:
-        environ = "SCCACHE_NO_DAEMON=1 " if role == "scheduler" else ""
         printing.out("Start it, or have a unit of systemd written with --systemd:")
-        printing.out(f"  {environ}{command} --config {quote(str(config))}")
+        printing.out(f"  {command}")
 
 
-def _not_ours(address: str) -> int:
+def _warn_of(address: str) -> None:
     if not server.is_own_address(address):
-        printing.out(f"But this machine has no such address as {server.split(address)[0]} now.")
-    return 0
+        printing.out(f"But this machine has no address {server.split(address)[0]} now.")
 
 
 # farm status.

@@ -333,5 +333,5 @@ def offered(cpus: int, memory: int) -> Finding:
     values = {"cpus": cpus, "steps": given, "bears": bears}
     if given <= max(bears, 2):
         return Finding("server", text, values=values)
-    fix = "Offer fewer: safe-ext-build farm init server --systemd --force. The scheduler does not look at memory."
+    fix = "Offer fewer: CPUAffinity in its unit, as farm init server writes it; the scheduler looks at CPUs only."
     return Finding("server", text, "note", fix, values)

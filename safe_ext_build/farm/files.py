@@ -25,15 +25,18 @@ _SAYS_NOTHING = re.compile(r"\s*(#|$)")
 _OURS = re.compile(r"\s*(scheduler_url|auth)\s*=")
 
 
-def write_new(files: Mapping[Path, str], *, force: bool) -> None:
-    """Write files that only their owner may read. Raises FarmError: where one cannot be written, and, without
-    `force`, where there is one already; then none is written."""
-    there = next((path for path in files if os.path.lexists(path)), None)
+def write_new(files: Mapping[Path, str], *, force: bool, public: Mapping[Path, str] | None = None) -> None:
+    """Write files that only their owner may read, and `public` ones. Raises FarmError where one cannot be written,
+    and, without `force`, where there is one already: then none is written."""
+    public = public or {}
+    there = next((path for path in (*files, *public) if os.path.lexists(path)), None)
     if there and not force:
         hint = "Keep it, or have it replaced: --force. With new tokens, each machine has to join the farm again."
         raise FarmError(f"{there} is there already", code="SEB-9101", hint=hint)
     for path, text in files.items():
         write(path, text)
+    for path, text in public.items():
+        write(path, text, mode=0o644)
 
 
 def write(path: Path, text: str, mode: int = 0o600) -> None:

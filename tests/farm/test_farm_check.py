@@ -162,6 +162,10 @@ def test_the_way_to_a_server(farm: Farm) -> None:
     farm.stop(0, signal.SIGSTOP)
     assert server.listening_trouble(address, 0.3) == "it takes connections and says nothing: it hangs"
     farm.stop(0, signal.SIGCONT)
+    farm.cut(0)
+    assert server.listening_trouble(address, 0.3).startswith(("no answer within", "No route to host"))
+    farm.mend(0)
+    assert server.listening_trouble(address) == ""
     assert server.listening_trouble(f"{farm.scheduler.address}:10600", 0.3).endswith(("hangs", "is no server"))
     (finding,) = farm_checkup.way([f"{farm.servers[0].address}:10502"])
     assert (finding.status, finding.text.endswith(":10502: nobody listens there")) == ("problem", True)

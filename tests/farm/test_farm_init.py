@@ -263,6 +263,27 @@ def test_nothing_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "SCCACHE_NO_DAEMON=1 " in capsys.readouterr().out
 
 
+def test_what_sccache_would_delete_is_spared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "build" / "mine").mkdir(parents=True)
+    given("http://10.0.0.1:10600#server=0a1b", monkeypatch)
+    where = ["--dir", str(tmp_path / "etc"), "--data", str(tmp_path), "--force"]
+    assert main(["farm", "init", "server", "--address", "127.0.0.1", *where]) == 1
+    said = capsys.readouterr().err
+    assert f"error[SEB-9104]: {tmp_path}/build holds mine, and sccache-dist deletes all" in said
+    assert not (tmp_path / "etc").exists()
+
+
+def test_a_unit_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "sccache-scheduler.service").write_text("mine")
+    where = ["--dir", str(tmp_path / "etc"), "--systemd", str(tmp_path)]
+    assert main(["farm", "init", "scheduler", "--address", "127.0.0.1", *where]) == 1
+    assert "error[SEB-9101]: " in capsys.readouterr().err and not (tmp_path / "etc").exists()
+    assert main(["farm", "init", "scheduler", "--address", "127.0.0.1", *where, "--force"]) == 0
+    assert mode(tmp_path / "sccache-scheduler.service") == 0o644
+
+
 @pytest.mark.parametrize("role", ["client", "server"])
 def test_who_has_no_word_joins_nothing(
     role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
