@@ -103,7 +103,7 @@ def as_client(environ: Mapping[str, str], place: Path) -> Iterator[Finding]:
         yield Finding("client", text, "note" if serves else "problem", fix)
         return
     yield Finding("client", f"the farm of {farm.origin}", values={"scheduler": redact(farm.scheduler)})
-    yield from _exposed(farm.config)
+    yield from _exposed("client", farm.config)
     yield from _proxies(farm.scheduler, environ)
     yield from clock("client", farm.scheduler, farm.origin)
     try:
@@ -116,10 +116,10 @@ def as_client(environ: Mapping[str, str], place: Path) -> Iterator[Finding]:
         yield Finding("client", f"the scheduler takes the token, and has {said}", values=values)
 
 
-def _exposed(path: Path) -> Iterator[Finding]:
+def _exposed(topic: str, path: Path) -> Iterator[Finding]:
     """A file with a token in it that others may read."""
     if path.stat().st_mode & 0o077:
-        yield Finding("client", f"others may read the token in {path}", "note", f"chmod 600 {path}")
+        yield Finding(topic, f"others may read the token in {path}", "note", f"chmod 600 {path}")
 
 
 def _proxies(scheduler: str, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -197,6 +197,7 @@ def as_scheduler(place: Path) -> Iterator[Finding]:
     if not address:
         return
     yield Finding("scheduler", f"{address}, by {config}")
+    yield from _exposed("scheduler", config)
     if not server.is_own_address(address):
         yield _foreign("scheduler", address, config)
         return
@@ -232,6 +233,7 @@ def as_server(place: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
             )
         return
     yield Finding("server", f"{found.public}, by {found.config}, for {redact(found.scheduler)}")
+    yield from _exposed("server", found.config)
     yield from _sandbox(found, environ)
     yield from _on_the_net(found)
     yield from offers(_unit_cpus())
@@ -297,7 +299,7 @@ def _on_the_net(found: Server) -> Iterator[Finding]:
         yield _foreign("server", found.bind, found.config)
     elif trouble := server.listening_trouble(found.bind):
         fix = "Start it (systemctl start sccache-server); its log says why it ends (journalctl -u sccache-server)."
-        yield Finding("server", f"it does not run: {found.bind}: {trouble}", "problem", fix)
+        yield Finding("server", f"it does not answer on {found.bind}: {trouble}", "problem", fix)
     else:
         yield Finding("server", f"it runs, and listens on {found.bind}")
     yield from clock("server", found.scheduler, found.scheduler)
