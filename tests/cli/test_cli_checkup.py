@@ -103,7 +103,7 @@ def test_a_look_that_fails_is_a_finding() -> None:
     def fail() -> list[Finding]:
         raise RuntimeError("surprise")
 
-    (finding,) = checkup._guarded("machine", fail)
+    (finding,) = checkup.guarded("machine", fail)
     assert (finding.status, finding.topic) == ("problem", "machine")
     assert "surprise" in finding.text
 

@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import docs_farm
 import fakes
 from docs_pages import REPOSITORY
 from docs_shell import Shell
@@ -279,6 +280,7 @@ SCENES: Mapping[str, Scene] = {
     "fish": lambda place: (place.root / "home" / ".config" / "fish" / "completions").mkdir(parents=True),
     REAL: lambda place: None,
     "isolated": _isolated,
+    "farm": docs_farm.farm,
 }
 """By name. Without `isolated`, pip and uv build as with `--no-build-isolation`: it takes a third of the time."""
 

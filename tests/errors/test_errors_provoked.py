@@ -27,13 +27,13 @@ from packaging.requirements import Requirement
 
 from safe_ext_build import advice, prebuilt, preflight, settings, staging, store, ui
 from safe_ext_build.catalogue import CATALOGUE
-from safe_ext_build.cli import environment, fetch, kill, report, run, unpack, wheel
+from safe_ext_build.cli import environment, farm, farm_checkup, fetch, kill, report, run, unpack, wheel
 from safe_ext_build.cli import main as cli
 from safe_ext_build.cli.project import Project
 from safe_ext_build.cli.target import Target
 from safe_ext_build.delivery import deliver
 from safe_ext_build.errors import BuildFailed, CompileFailed, SafeExtBuildError
-from safe_ext_build.farm import client, share
+from safe_ext_build.farm import client, files, roles, share
 from safe_ext_build.here import here
 from safe_ext_build.launcher import tools
 from safe_ext_build.machine.neighbours import Record
@@ -159,6 +159,21 @@ def shared(place: Path, dist: str, remote: int | None = None) -> None:
     sources = {"farm.required": "farm.required", "jobs.remote": "jobs.remote"}
     wanted = Settings(jobs=JobsSettings(remote=remote), farm=FarmSettings(required=True), sources=sources)
     share.choose(wanted, None, {"SCCACHE_CONF": str(place / "farm")})
+
+
+def rejoined(place: Path, _: Patch) -> None:
+    (place / "config").write_text("[dist]\n")
+    files.join_client(place / "config", roles.Join("client", "http://h:1", "t"), force=False)
+
+
+def without_sccache(_: Path, patch: Patch) -> None:
+    patch.setattr(farm_checkup, "sccache_dist", lambda _: None)
+    farm._sccache_dist()
+
+
+def told_of_no_farm(place: Path, patch: Patch) -> None:
+    patch.setenv("SCCACHE_CONF", str(place / "none"))
+    farm._status(argparse.Namespace(json=False))
 
 
 def loaded(place: Path, patch: Patch, name: str, path: tuple[str, ...]) -> None:
@@ -910,6 +925,29 @@ TABLE: dict[str, tuple[Provoke, str, str]] = {
     "SEB-9051": (lambda p, _: shared(p, ""), "sccache is told of none", "farm init client"),
     "SEB-9052": (lambda p, _: shared(p, A_FARM, remote=0), "jobs.remote", 'jobs.remote = "auto"'),
     "SEB-9053": (lambda p, _: shared(p, A_FARM), "which is not installed", "safe-ext-build[farm]"),
+    "SEB-9101": (
+        lambda p, _: files.write_new({p: ""}, force=False),
+        " is there already",
+        "--force",
+    ),
+    "SEB-9102": (
+        lambda *_: roles.address("farm.example", 10600),
+        "no IP address, and sccache-dist takes",
+        "10.0.0.1:10600",
+    ),
+    "SEB-9103": (
+        lambda *_: roles.read_join("", "server", "standard input"),
+        "there is nothing in standard input",
+        "the line in server.join",
+    ),
+    "SEB-9104": (
+        lambda *_: files.write(Path("/proc/no/file"), ""),
+        "/proc/no/file cannot be written: ",
+        "--dir DIR",
+    ),
+    "SEB-9105": (rejoined, "/config has a table [dist] already", 'scheduler_url = "http://h:1"'),
+    "SEB-9106": (without_sccache, "sccache-dist is not installed here", "safe-ext-build[farm]"),
+    "SEB-9107": (told_of_no_farm, "sccache is told of no farm in ", "farm init client"),
 }
 # These need a build, a full device, an index or an environment: the test that is named provokes them.
 ELSEWHERE = {
