@@ -60,7 +60,14 @@ def check(settings: Settings, with_torch: bool) -> list[str]:
         rooms.append(look(fixed, "objects", "Free some room there, or set build-dir to another directory."))
     if with_torch:
         _check_names(project, workspaces)
-    return judge(rooms, with_torch)
+    return [*_about_report(settings), *judge(rooms, with_torch)]
+
+
+def _about_report(settings: Settings) -> Iterator[str]:
+    """What would come to light only after the build: a report that has no directory to go to."""
+    wanted = settings.report.path
+    if wanted and not wanted.parent.parent.is_dir():
+        yield f"{settings.source('report.path')} is {wanted}, but there is no directory {wanted.parent.parent}"
 
 
 def check_stack(hard: int, may_raise: bool) -> None:

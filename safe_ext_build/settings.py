@@ -272,7 +272,8 @@ class ReportSettings:
     path: ReportPath = None
     """A file to write at the end of a build that compiles, also of one that fails: `.html`, a page to look at;
     `.json`, the record; `.trace.json`, a trace for Perfetto or chrome://tracing. A file that is already there is
-    replaced. Frontends delete the directory of an unpacked sdist, so give an absolute path there."""
+    replaced; of directories that are not there, only the last is made. Frontends delete the directory of an
+    unpacked sdist, so give an absolute path there."""
 
 
 @dataclass(frozen=True)

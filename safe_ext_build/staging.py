@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import checking, events, preflight, scenery, ui
-from .delivery import deliver
+from .delivery import deliver_or_keep
 from .errors import PlaceError
 from .here import here
 from .report.summary import summarize
@@ -58,7 +58,7 @@ def run(scene: Scene) -> Any:
             if build.check:
                 checking.settle(scene.settings, scene.torch, scene.cuda, place.path)
             if WHEELS in scene.arguments:
-                _deliver(place, result, here() / scene.arguments[WHEELS])
+                _deliver(place, result, here() / scene.arguments[WHEELS], cache)
             outcome = "built"
             return result
         except Exception as reason:
@@ -125,9 +125,10 @@ def _conclude(
     )
 
 
-def _deliver(place: Workspace, name: str, directory: Path) -> None:
+def _deliver(place: Workspace, name: str, directory: Path, cache: Path) -> None:
     hint = "Free some room there, or have the wheel put elsewhere."
-    deliver(place.path / "wheel" / name, directory, hint, note=place.path / "jobs" / "wheel" / "output")
+    note = place.path / "jobs" / "wheel" / "output"
+    deliver_or_keep(place.path / "wheel" / name, directory, hint, cache, note)
 
 
 def _account(scene: Scene, cache: Path) -> Account:

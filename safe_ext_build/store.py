@@ -17,6 +17,8 @@ from .schedule.ninjafile import can_name
 
 UNUSED = 90 * 86400.0
 """How long what no build has used stays in the cache (seconds)."""
+UNCLAIMED = 14 * 86400.0
+"""How long a wheel that could not be delivered is kept for who comes to take it (seconds)."""
 _DAILY = 86400.0
 # The directories in which pip clones and unpacks, and in which uv clones.
 _OF_FRONTENDS = re.compile(r"pip-(req-build|install)-.+|git-v\d+")
@@ -146,15 +148,20 @@ def _prune_daily(cache: Path, now: float) -> None:
 
 
 def prune(cache: Path, now: float) -> list[Path]:
-    """Remove what no build has used for UNUSED seconds; returns what that was. The cache must be held."""
+    """Remove what no build has used for UNUSED seconds, and wheels that nobody has taken for UNCLAIMED; returns
+    what that was. The cache must be held."""
     entries = [*cache.glob("objects/*/*"), *cache.glob("toolkits/*")]
     old = [path for path in entries if _is_entry(path, cache) and now - _last_used(path) > UNUSED]
     for path in old:
         shutil.rmtree(path, ignore_errors=True)
+    wheels = [path for path in cache.glob("wheels/*") if now - _last_used(path) > UNCLAIMED]
+    for path in wheels:
+        with contextlib.suppress(OSError):
+            path.unlink()
     for project in cache.glob("objects/*"):
         with contextlib.suppress(OSError):  # it still holds something
             project.rmdir()
-    return old
+    return [*old, *wheels]
 
 
 def _is_entry(path: Path, cache: Path) -> bool:

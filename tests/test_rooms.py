@@ -18,11 +18,11 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(("errors", "ui", "events", "here", "probe", "shortage", "settings", "_settings_docs"), 0),
     **dict.fromkeys(("catalogue", "_errors_docs", ""), 0),
     **dict.fromkeys(("machine", "toolchain", "verify", "stamp", "launcher"), 1),
-    **dict.fromkeys(("plan", "advice"), 2),
+    **dict.fromkeys(("plan", "advice", "delivery"), 2),
     "schedule": 3,
     "supervise": 4,
     # Where each build's objects are kept and what it has cost, the stage, and one hook from beginning to end.
-    **dict.fromkeys(("preflight", "store", "report", "checking", "caching", "delivery"), 5),
+    **dict.fromkeys(("preflight", "store", "report", "checking", "caching"), 5),
     "scene": 6,
     "scenery": 7,
     "staging": 8,

@@ -46,7 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
                 return 0
             time.sleep(EVERY)
     except KeyboardInterrupt:
-        return 130
+        if not arguments.watch:
+            raise
+        return 0  # it is how one leaves it
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import re
 from pathlib import Path
 from typing import Any
 
 from .. import settings, ui
-from ..delivery import deliver, try_out
+from ..delivery import deliver_or_keep, try_out
 from ..errors import BuildFailed, SafeExtBuildError
 from ..supervise import workspace
 from . import fetch, session, unpack
@@ -69,19 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
         built = _build(hooks, options, environment, place / "wheel")
         if built is None:
             return 1
-        ui.say(f"built {_delivered(built, out)}")
+        cache = workspace.cache_root(dict(os.environ))
+        ui.say(f"built {deliver_or_keep(built, out, _ANOTHER, cache)}")
     return 0
-
-
-def _delivered(built: Path, out: Path) -> Path:
-    """Where the wheel is; one that cannot go where it was asked for is kept, for it may have taken hours."""
-    try:
-        return deliver(built, out, hint=_ANOTHER)
-    except BuildFailed as error:
-        kept = workspace.cache_root(dict(os.environ)) / "wheels"
-        with contextlib.suppress(BuildFailed):
-            error.hint = f"It is kept: take it from {deliver(built, kept, hint='')}"
-        raise
 
 
 def read_options(given: list[str]) -> dict[str, Any]:
