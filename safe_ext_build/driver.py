@@ -177,7 +177,7 @@ def decide(task: Task, settings: Settings, parent: int, cache: Path | None) -> D
             unfit = error
     launcher = _find_launcher(settings) if task.compiles else None
     planned = plan.make(settings, cuda, _torch_line(torch), read_machine(), host, launcher)
-    warnings, obstacle = _concerns(settings, torch, cuda) if task.compiles else ([], None)
+    warnings, obstacle = _concerns(settings, torch, cuda) if task.compiles else ([], _no_room(settings, torch))
     return Decisions(
         torch=torch,
         cuda=cuda,
@@ -205,11 +205,27 @@ def _concerns(
         return warnings, None
     from . import preflight
 
-    with_torch = torch is not None and torch.facts is not None and "torch" in _setup_script()
     try:
-        return [*warnings, *preflight.check(settings, with_torch)], None
+        return [*warnings, *preflight.check(settings, _with_torch(torch))], None
     except PlaceError as error:
         return warnings, error
+
+
+def _no_room(settings: Settings, torch: Torch | None) -> PlaceError | None:
+    """Why a hook that compiles nothing cannot even begin."""
+    if not _is_linux():
+        return None
+    from . import preflight
+
+    try:
+        preflight.check_workspaces(settings, _with_torch(torch))
+    except PlaceError as error:
+        return error
+    return None
+
+
+def _with_torch(torch: Torch | None) -> bool:
+    return torch is not None and torch.facts is not None and "torch" in _setup_script()
 
 
 def _no_compiler(settings: Settings, torch: Torch | None, cuda: Cuda | None) -> Iterator[str]:

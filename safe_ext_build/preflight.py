@@ -8,7 +8,7 @@ import resource
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,8 @@ WORKSPACE_HINT = "Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a direc
 TORCH_NEEDS = 200 * MIB
 # A module of a few sources that need no torch.
 OTHER_NEEDS = 8 * MIB
+# What a hook that compiles nothing writes there.
+LEAST = MIB
 # Enough for most builds with torch, not for the largest: worth a word.
 COMFORTABLE = 1024 * MIB
 # Measured: ninja 1.13 dies of half of it.
@@ -50,9 +52,8 @@ class Room:
 def check(settings: Settings, with_torch: bool) -> list[str]:
     """What to say of the room for a build of the project in this directory. Raises PlaceError."""
     check_stack(resource.getrlimit(resource.RLIMIT_STACK)[1], may_raise_limits())
-    workspaces = workspace.root(settings.workspace.dir, dict(os.environ), make=False)
-    rooms = [look(workspaces, "temporary files", WORKSPACE_HINT)]
-    project = here()
+    room = _workspaces(settings)
+    rooms, workspaces, project = [room], room.path, here()
     if unwritable(project) is None:
         rooms.append(look(project, "objects", "Free some room there, or build in another place."))
     if settings.build_dir:
@@ -61,6 +62,20 @@ def check(settings: Settings, with_torch: bool) -> list[str]:
     if with_torch:
         _check_names(project, workspaces)
     return [*_about_report(settings), *judge(rooms, with_torch)]
+
+
+def check_workspaces(settings: Settings, with_torch: bool) -> None:
+    """For a hook that compiles nothing: whether there is room for itself. Frontends call it before they build, so
+    what is said is what the build needs. Raises PlaceError."""
+    room = _workspaces(settings)
+    if room.free >= LEAST:
+        room = replace(room, free=COMFORTABLE)
+    judge([room], with_torch)
+
+
+def _workspaces(settings: Settings) -> Room:
+    path = workspace.root(settings.workspace.dir, dict(os.environ), make=False)
+    return look(path, "temporary files", WORKSPACE_HINT)
 
 
 def _about_report(settings: Settings) -> Iterator[str]:
@@ -130,6 +145,8 @@ def judge(rooms: Iterable[Room], with_torch: bool) -> list[str]:
 
 
 def _size(count: int) -> str:
+    if 0 < count < MIB:
+        return f"{count >> 10} KiB"
     return f"{count / MIB:.0f} MiB" if count < 1024 * MIB else f"{count / 1024 / MIB:.1f} GiB"
 
 

@@ -169,6 +169,25 @@ def test_a_workspace_without_room_is_told_before_anything_is_compiled(project: P
 
 
 @needs_mounts
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        ("size=64k", "SEB-4005", r"has 6\d KiB free; this build needs about \d+ MiB$"),
+        ("nr_inodes=20", "SEB-4004", r"can hold 1\d more files"),
+    ],
+)
+def test_a_workspace_without_room_is_told_with_the_metadata(
+    project: Project, options: str, code: str, said: str
+) -> None:
+    """It is what frontends ask for first."""
+    hook = project.hook("prepare_metadata_for_build_wheel")
+    ended = run(project, mounted(f'mount -t tmpfs -o {options} none "$1"', hook, project.workspaces))
+    assert ended.status == 1
+    what = rf"error\[{code}\]: {re.escape(str(project.workspaces))}/\S+, where temporary files go, {said}"
+    assert re.search(what, ended.output, re.MULTILINE), ended.output
+
+
+@needs_mounts
 def test_a_temporary_directory_that_is_not_there_or_is_full_does_not_matter(project: Project) -> None:
     run(project, project.hook(), TMPDIR="/nonexistent").check()
     full = mounted('mount -t tmpfs -o size=4k,noexec none "$1"', project.hook(), project.temp)
