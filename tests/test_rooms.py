@@ -40,7 +40,7 @@ _IN_SUPERVISE = (
 )
 _IN_SCHEDULE = (
     *("broker", "command", "fit", "policy", "claims", "relief", "forecast", "history_key", "outcome"),
-    *("job", "shim", "ninjafile", "objects"),
+    *("job", "shim", "spelling", "ninjafile", "objects"),
 )
 BARE = (
     *(f"supervise.{name}" for name in _IN_SUPERVISE),
