@@ -33,7 +33,7 @@ PREFIX = "SAFE_EXT_BUILD_"
 INTERNAL_VARIABLES = tuple(
     PREFIX + name
     for name in (
-        *("ID", "WITHIN", "JOB", "PROBE", "SHIMS", "SOCKET", "BORROW", "FOREIGN", "TERMINAL"),
+        *("ID", "WITHIN", "JOB", "PROBE", "SHIMS", "SOCKET", "BORROW", "FOREIGN", "TERMINAL", "WARD"),
         *("PREFIX_*", "WRITTEN_*"),
     )
 )

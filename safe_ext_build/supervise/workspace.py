@@ -28,7 +28,7 @@ from typing import Protocol
 from ..errors import SupervisionError
 from ..launcher import names
 from ..schedule.ninjafile import can_name
-from .processes import end_all, marked
+from .processes import end_all, forsaken_wards, marked, wake
 
 MIN_FREE = 1 << 30
 # sun_path holds 108 bytes with its final NUL (unix(7)); the socket is the longest name that we need.
@@ -213,6 +213,7 @@ def furnish(workspace: Workspace, shim_roots: list[Path]) -> None:
 
 def collect(root: Path) -> list[str]:
     """Remove the workspaces under `root` that no live build owns, and end what still runs of their builds."""
+    wake(forsaken_wards())
     removed = []
     for path in root.iterdir():
         if path.is_symlink() or not _is_workspace(path):
