@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from .errors import PlaceError
 from .here import here
 from .schedule.ninjafile import bad_sign, is_plain
+from .settings import APART
 from .supervise import workspace
 
 if TYPE_CHECKING:
@@ -54,7 +55,10 @@ def check(settings: Settings, with_torch: bool) -> list[str]:
     check_stack(resource.getrlimit(resource.RLIMIT_STACK)[1], may_raise_limits())
     room = _workspaces(settings)
     rooms, workspaces, project = [room], room.path, here()
-    if unwritable(project) is None:
+    if os.environ.get(APART):
+        cache = workspace.cache_root(dict(os.environ), make=False)
+        rooms.append(look(cache, "objects", "Free some room there, or set XDG_CACHE_HOME to another directory."))
+    elif unwritable(project) is None:
         rooms.append(look(project, "objects", "Free some room there, or build in another place."))
     if settings.build_dir:
         fixed = Path(str(settings.build_dir).partition("{")[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -11,7 +12,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from . import caching, checking, stamp, store
+from . import caching, checking, settings, stamp, store
+from .apart import Apart
 from .here import here
 from .launcher.call import Launching
 from .machine import read_machine
@@ -19,7 +21,7 @@ from .machine.neighbours import neighbours_root
 from .scene import COMMAND, WHEELS, Scene, naming
 from .schedule.broker import Naming
 from .schedule.fit import Fit
-from .schedule.ninjafile import JOB
+from .schedule.ninjafile import JOB, can_name
 from .schedule.policy import Limits
 from .schedule.shim import Config
 from .stamp import Stamp
@@ -96,7 +98,26 @@ def build(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.Bu
         cwd=str(ground),
         check=checking.order(scene.settings, scene.torch) if scene.compiles else None,
         stamp=_stamp(scene),
+        apart=_apart(scene, place) if ground == here() else None,
     )
+
+
+def _apart(scene: Scene, place: Workspace) -> Apart | None:
+    """Where setuptools writes when the project's directory is to stay as it is: objects where the next build finds
+    them, the rest where it goes with this one."""
+    if not os.environ.get(settings.APART):
+        return None
+    metadata = place.path / "metadata"
+    metadata.mkdir()
+    cache, fields = workspace.cache_root(dict(os.environ)), naming(scene.torch, scene.cuda, scene.plan)
+    kept = store.of_directory(here(), cache, fields) / "build"
+    build = place.path / "build"
+    if scene.compiles and can_name(str(kept)):
+        with contextlib.suppress(OSError):  # a cache that cannot be used is no reason to fail
+            kept.mkdir(parents=True, exist_ok=True)
+            store.mark_used(kept, cache)
+            build = kept
+    return Apart(str(build), str(metadata))
 
 
 def _arguments(scene: Scene, place: Workspace) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def run(scene: Scene) -> Any:
                 if scene.compiles:
                     _write_history(history.lookup_all(scope(project)), place)
                 build = scenery.build(scene, place, project, _ground(scene, place))
-            with _trusted_modules(scene, Path(build.cwd)) as give_back:
+            with _trusted_modules(scene, build) as give_back:
 
                 def take_leave() -> None:
                     give_back()
@@ -179,15 +179,16 @@ def _ground(scene: Scene, place: Workspace) -> Path:
 
 
 @contextlib.contextmanager
-def _trusted_modules(scene: Scene, ground: Path) -> Iterator[Callable[[], None]]:
+def _trusted_modules(scene: Scene, build: hook.Build) -> Iterator[Callable[[], None]]:
     """What setuptools takes for up to date while the hook runs really is. What is yielded gives the files back
     their own times, if the process is going to end before this does."""
     give_back: Callable[[], None] = _nothing
     project = here()
-    if scene.compiles and ground == project and "editable" not in scene.hook:
+    if scene.compiles and build.cwd == str(project) and "editable" not in scene.hook:
         mark = naming(scene.torch, scene.cuda, scene.plan)["fingerprint"]
         with contextlib.suppress(OSError):  # a full disk: setuptools will say so
-            give_back = objects.distrust_modules(str(project), mark)[1].give_back
+            where = build.apart.build if build.apart else ""
+            give_back = objects.distrust_modules(str(project), mark, where)[1].give_back
     try:
         yield give_back
     finally:

@@ -65,9 +65,14 @@ def where(
     if is_passing(project):
         return cache / "objects" / _own_name(project) / fields["fingerprint"]
     if hook == "build_editable" or not lasts or not can_name(str(project)):
-        digest = hashlib.sha256(os.fsencode(project)).hexdigest()[:12]
-        return cache / "objects" / f"{_plain(project.name)}-{digest}" / fields["fingerprint"]
+        return of_directory(project, cache, fields)
     return None
+
+
+def of_directory(project: Path, cache: Path, fields: Mapping[str, str]) -> Path:
+    """The place in the cache for what is made of a directory of the user's."""
+    digest = hashlib.sha256(os.fsencode(project)).hexdigest()[:12]
+    return cache / "objects" / f"{_plain(project.name)}-{digest}" / fields["fingerprint"]
 
 
 def fill(build_dir: Path, fields: Mapping[str, str]) -> Path:

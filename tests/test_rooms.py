@@ -17,7 +17,7 @@ NAME = PACKAGE.name
 FLOORS: dict[str, int] = {
     **dict.fromkeys(("errors", "ui", "events", "here", "probe", "shortage", "settings", "_settings_docs"), 0),
     **dict.fromkeys(("catalogue", "_errors_docs", ""), 0),
-    **dict.fromkeys(("machine", "toolchain", "verify", "stamp", "launcher"), 1),
+    **dict.fromkeys(("machine", "toolchain", "verify", "stamp", "apart", "launcher"), 1),
     **dict.fromkeys(("plan", "advice", "delivery"), 2),
     "schedule": 3,
     "supervise": 4,

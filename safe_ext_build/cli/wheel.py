@@ -56,9 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
         source = _source(arguments.package, target, place)
         project = Project.read(source)
         options = project.with_backend(options, os.environ)
-        environ = dict(os.environ)
-        if source.is_relative_to(place):
-            environ[settings.FOREIGN] = "1"
+        is_unpacked = source.is_relative_to(place)
+        environ = {**os.environ, settings.FOREIGN if is_unpacked else settings.APART: "1"}
+        if is_unpacked:
             for said in settings.places(source):
                 ui.warn(f"{said} is not used: a package that was unpacked here does not say where we write")
         chosen, _ = settings.load(source, options, environ)

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from ..apart import Apart
 from ..errors import BuildFailed, HookMissing, SupervisionError
 from ..here import here
 from ..schedule.shim import MISSING
@@ -81,7 +82,7 @@ class Build(Tree):
     `cwd`: the directory to run it in, which is the project's or a copy of it. `backend` is `module` or
     `module:object`, `backend_path` where it lies inside the project, if it does. `check`: how the builder is to
     look at what the hook has made (see verify.gather); None when it is not. `stamp`: what to add to the
-    project's metadata.
+    project's metadata. `apart`: where setuptools writes to, when that is not to be the project's directory.
     """
 
     hook: str
@@ -91,6 +92,7 @@ class Build(Tree):
     cwd: str
     check: dict[str, Any] | None = None
     stamp: Stamp = field(default_factory=Stamp)
+    apart: Apart | None = None
 
 
 @dataclass
@@ -153,6 +155,7 @@ def run(build: Build, workspace: Workspace, signals: Signals, farewell: Callable
         "cwd": build.cwd,
         "check": build.check,
         "stamp": asdict(build.stamp),
+        "apart": asdict(build.apart) if build.apart else None,
     }
     with writing(workspace.path):
         (workspace.path / "request.json").write_text(json.dumps(request))
