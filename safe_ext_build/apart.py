@@ -5,7 +5,6 @@ In the builder alone: a variable, or a configuration file, would also reach what
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from dataclasses import dataclass
@@ -26,19 +25,15 @@ def install(apart: Apart, project: Path) -> None:
     sys.dont_write_bytecode = True  # of modules that lie beside a setup script
     try:
         from setuptools import Distribution
-        from setuptools.command.build_py import build_py
     except ImportError:
         return
-    metadata = apart.metadata
-    if not hasattr(build_py, "_filter_build_files"):  # before 63, it refuses absolute paths among its sources
-        metadata = os.path.relpath(metadata, project)
     _seed(Path(apart.metadata), project)
     original = Distribution.parse_config_files
 
     def parse_config_files(self: Any, *arguments: Any, **options: Any) -> None:
         original(self, *arguments, **options)
         self.get_option_dict("build")["build_base"] = (__name__, apart.build)
-        self.get_option_dict("egg_info")["egg_base"] = (__name__, metadata)
+        self.get_option_dict("egg_info")["egg_base"] = (__name__, apart.metadata)
 
     Distribution.parse_config_files = parse_config_files  # type: ignore[method-assign]
 
