@@ -233,7 +233,8 @@ def _start(
     start = child_command("safe_ext_build.supervise.supervisor", order, isolated=True, parent=os.getpid())
     try:
         inherited = [descriptor for descriptor in (reader, workspace.lock, show.terminal) if descriptor >= 0]
-        supervisor = subprocess.Popen(start, pass_fds=inherited, start_new_session=True)
+        told = {**os.environ, WITHIN_VARIABLE: str(workspace.path)}  # for a build below it whose own was wiped
+        supervisor = subprocess.Popen(start, env=told, pass_fds=inherited, start_new_session=True)
     except OSError as error:
         os.close(writer)
         what = f"the process that watches over a build cannot be started: {error.strerror}"

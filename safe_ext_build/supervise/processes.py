@@ -126,6 +126,14 @@ def environment_value(pid: int, variable: str) -> str | None:
     return next((os.fsdecode(entry[len(prefix) :]) for entry in _environ(pid) if entry.startswith(prefix)), None)
 
 
+def inherited(variable: str) -> str:
+    """What a variable holds here, or in who is above us: tox, or `env -i`, may have wiped ours. '' for none."""
+    value, process = os.environ.get(variable), read(os.getppid())
+    while not value and process and process.pid > 1:
+        value, process = environment_value(process.pid, variable), read(process.parent)
+    return value or ""
+
+
 def _environ(pid: int) -> list[bytes]:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
