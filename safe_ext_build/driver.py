@@ -175,8 +175,7 @@ def decide(task: Task, settings: Settings, parent: int, cache: Path | None) -> D
             host, no_host = _find_host(torch, cuda)
         except ToolkitError as error:
             unfit = error
-    launcher = _find_launcher(settings) if task.compiles else None
-    planned = plan.make(settings, cuda, _torch_line(torch), read_machine(), host, launcher)
+    planned = make_plan(settings, cuda, _torch_line(torch), host, task.compiles)
     warnings, obstacle = _concerns(settings, torch, cuda) if task.compiles else ([], _no_room(settings, torch))
     return Decisions(
         torch=torch,
@@ -189,8 +188,14 @@ def decide(task: Task, settings: Settings, parent: int, cache: Path | None) -> D
     )
 
 
-def _find_launcher(settings: Settings) -> Launcher | None:
-    return tools.choose(settings.launcher, settings.source("launcher"), os.environ) if _is_linux() else None
+def make_plan(
+    settings: Settings, cuda: Cuda | None, torch_line: str, host: Host | None, compiles: bool = True
+) -> BuildPlan:
+    """The plan for this machine, once it is known what is built with. Raises SafeExtBuildError."""
+    launcher: Launcher | None = None
+    if compiles and _is_linux():
+        launcher = tools.choose(settings.launcher, settings.source("launcher"), os.environ)
+    return plan.make(settings, cuda, torch_line, read_machine(), host, launcher)
 
 
 def _concerns(

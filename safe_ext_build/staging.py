@@ -82,7 +82,7 @@ def run_command(scene: Scene, command: list[str]) -> tuple[int, int]:
                 _write_history(history.lookup_all(scope(scene.project)), place)
                 tree = scenery.tree(scene, place, scene.project, _command_ground(place))
                 tree = scenery.with_nvcc_on_path(tree) if scene.cuda else tree
-            status, number = hook.run_program(command, tree, place, signals)
+            status, number = hook.run_command(command, tree, place, signals, stands_for_us=True)
         except Exception as reason:
             error = reason
             raise

@@ -168,27 +168,25 @@ def run(build: Build, workspace: Workspace, signals: Signals, farewell: Callable
     return _answer(build, _ended_by_itself(ending, workspace), workspace)
 
 
-def run_command(command: list[str], tree: Tree, workspace: Workspace, signals: Signals) -> tuple[int, int]:
+def run_command(
+    command: list[str], tree: Tree, workspace: Workspace, signals: Signals, *, stands_for_us: bool = False
+) -> tuple[int, int]:
     """Run a program under supervision; returns its exit status, and the signal that we were sent, or 0.
 
-    We are no frontend's here, so it is no reason to end when our parent does. Raises SafeExtBuildError.
+    We are no frontend's here, so it is no reason to end when our parent does. `stands_for_us`: we end as the
+    program does: where it dies by a signal, that is what is returned, and no error. Raises SafeExtBuildError.
     """
     ending = _supervise(command, tree, workspace, signals, frontend=False)
-    if ending.signal:
-        return 1, ending.signal
+    number = ending.signal or (_died_by(ending.verdict) if stands_for_us else 0)
+    if number:
+        return 128 + number, number
     return _ended_by_itself(ending, workspace).builder_status >> 8, 0
 
 
-def run_program(command: list[str], tree: Tree, workspace: Workspace, signals: Signals) -> tuple[int, int]:
-    """As `run_command`, for a program that we stand for: where it dies by a signal, that is what is returned."""
-    ending = _supervise(command, tree, workspace, signals, frontend=False)
-    if ending.signal:
-        return 128 + ending.signal, ending.signal
-    verdict = ending.verdict
+def _died_by(verdict: Verdict | None) -> int:
+    """The signal that ended the program, and nothing before it; else 0."""
     killed = verdict.builder_status & 0x7F if verdict else 0
-    if verdict and killed and verdict.reason == BUILDER_KILLED.format(killed):
-        return 128 + killed, killed
-    return _ended_by_itself(ending, workspace).builder_status >> 8, 0
+    return killed if verdict and killed and verdict.reason == BUILDER_KILLED.format(killed) else 0
 
 
 def _supervise(
