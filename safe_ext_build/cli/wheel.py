@@ -46,6 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Build the wheel; the package's own failure, which has been shown, is a status of 1."""
     options = read_options(arguments.options)
     out = Path(arguments.out)
+    if not arguments.out:
+        hint = "Name a directory, which need not exist; is a variable empty?"
+        raise SafeExtBuildError("--out is empty", code="SEB-8004", hint=hint)
     if (out.is_symlink() or out.exists()) and not out.is_dir():
         hint = "Name a directory, which need not exist."
         raise SafeExtBuildError(f"--out {out} is no directory", code="SEB-8004", hint=hint)
@@ -78,8 +81,10 @@ def read_options(given: list[str]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for text in given:
         key, equals, value = text.partition("=")
-        if not equals:
-            raise SafeExtBuildError(f"-C {text} has no value", code="SEB-1010", hint=f"Write -C {key}=VALUE.")
+        if not equals or not key:
+            what = "value" if key else "name before the ="
+            hint = f"Write -C {key or 'KEY'}=VALUE."
+            raise SafeExtBuildError(f"-C {text} has no {what}", code="SEB-1010", hint=hint)
         before = result.get(key)
         many = [*(before if isinstance(before, list) else [before]), value]
         result[key] = value if before is None else many

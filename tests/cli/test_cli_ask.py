@@ -151,10 +151,11 @@ def test_a_pipe_that_closes_is_no_error(place: Path) -> None:
     assert (run.returncode, run.stderr, len(run.stdout.splitlines())) == (0, "", 1)
 
 
-def test_a_full_disk_is_an_error(place: Path) -> None:
+@pytest.mark.parametrize("command", ["history", "builds", "builds --json"])
+def test_a_full_disk_is_an_error(place: Path, command: str) -> None:
     with open("/dev/full", "w") as full:
         run = subprocess.run(
-            [sys.executable, "-m", "safe_ext_build", "history"],
+            [sys.executable, "-m", "safe_ext_build", *command.split()],
             env=environment(place, "", {}),
             stdout=full,
             stderr=subprocess.PIPE,

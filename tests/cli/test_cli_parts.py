@@ -62,6 +62,13 @@ def test_a_url_is_not_taken_for_a_path(url: str, hint: str, capsys: pytest.Captu
 def test_an_option_without_a_value(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["wheel", "x", "-C", "jobs.max"]) == 1
     assert "hint: Write -C jobs.max=VALUE." in capsys.readouterr().err
+    assert main.main(["wheel", "x", "-C", "=1"]) == 1
+    assert "error[SEB-1010]: -C =1 has no name before the =\n" in capsys.readouterr().err
+
+
+def test_an_empty_variable_is_no_directory(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["wheel", "x", "--out", ""]) == 1
+    assert "error[SEB-8004]: --out is empty" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", [".", "./a", "a/b", "/a", "~/a", "a-1.0.tar.gz", "a.zip"])
