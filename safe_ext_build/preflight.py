@@ -55,10 +55,7 @@ def check(settings: Settings, with_torch: bool) -> list[str]:
     check_stack(resource.getrlimit(resource.RLIMIT_STACK)[1], may_raise_limits())
     room = _workspaces(settings)
     rooms, workspaces, project = [room], room.path, here()
-    if os.environ.get(APART):
-        cache = workspace.cache_root(dict(os.environ), make=False)
-        rooms.append(look(cache, "objects", "Free some room there, or set XDG_CACHE_HOME to another directory."))
-    elif unwritable(project) is None:
+    if unwritable(project) is None and not os.environ.get(APART):
         rooms.append(look(project, "objects", "Free some room there, or build in another place."))
     if settings.build_dir:
         fixed = Path(str(settings.build_dir).partition("{")[0])

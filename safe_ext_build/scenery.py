@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
+import shutil
 import sys
 import sysconfig
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from . import caching, checking, settings, stamp, store
+from . import caching, checking, preflight, settings, stamp, store, ui
 from .apart import Apart
 from .here import here
 from .launcher.call import Launching
@@ -111,13 +111,18 @@ def _apart(scene: Scene, place: Workspace) -> Apart | None:
     metadata.mkdir()
     cache, fields = workspace.cache_root(dict(os.environ)), naming(scene.torch, scene.cuda, scene.plan)
     kept = store.of_directory(here(), cache, fields) / "build"
-    build = place.path / "build"
-    if scene.compiles and can_name(str(kept)):
-        with contextlib.suppress(OSError):  # a cache that cannot be used is no reason to fail
-            kept.mkdir(parents=True, exist_ok=True)
-            store.mark_used(kept, cache)
-            build = kept
-    return Apart(str(build), str(metadata))
+    if not (scene.compiles and can_name(str(kept))):
+        return Apart(str(place.path / "build"), str(metadata))
+    try:
+        kept.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(kept).free
+        why = "" if free >= preflight.TORCH_NEEDS else f"{free >> 20} MiB free there"
+    except OSError as error:  # a cache that cannot be used is no reason to fail
+        why = error.strerror or str(error)
+    if why:
+        ui.warn(f"no objects are kept in {kept}: {why}")
+    store.mark_used(kept, cache)
+    return Apart(str(place.path / "build" if why else kept), str(metadata))
 
 
 def _arguments(scene: Scene, place: Workspace) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from kill_harness import Project, is_whole
+from kill_harness import Project, is_whole, mounts
 
 pytestmark = pytest.mark.frontend
 
@@ -24,10 +24,13 @@ def everything(place: Path) -> dict[str, tuple[bytes, int]]:
     return {str(path.relative_to(place)): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
-def build(project: Project) -> str:
-    """Build as the command does; returns what was said."""
+def build(project: Project, script: str = "true", *places: Path) -> str:
+    """Build as the command does; returns what was said. `script`: what is run before, in a mount namespace of its
+    own, with the places as $1, $2 ..."""
+    apart = ["unshare", "-m"] if places else []
+    shell = ["sh", "-c", f'{script} && shift {len(places)} && exec "$@"', "sh", *map(str, places)]
     done = subprocess.run(
-        project.hook(),
+        [*apart, *shell, *project.hook()],
         cwd=project.root,
         env={**project.environ(), "SAFE_EXT_BUILD_APART": "1"},
         stdout=subprocess.PIPE,
@@ -75,3 +78,16 @@ def test_an_extension_of_setuptools_own_making(project: Project) -> None:
     assert everything(project.root) == before
     (project.root / "csrc" / "module.c").write_text("int PyInit__C, more;\n")
     assert "building 'theirs._C' extension" in build(project)
+
+
+@pytest.mark.skipif(bool(mounts()), reason=f"no mount namespace: {mounts()}")
+def test_a_cache_without_room_is_no_reason_to_fail(project: Project) -> None:
+    cache = project.scratch / "cache"
+    cache.mkdir()
+    before = everything(project.root)
+    said = build(project, 'mount -t tmpfs -o size=1m none "$1"', cache)
+    assert f"safe-ext-build: warning: no objects are kept in {cache}/safe-ext-build/objects/project-" in said
+    assert "/build: 0 MiB free there\n" in said or "/build: 1 MiB free there\n" in said
+    assert "safe-ext-build: compiled 3 objects" in said
+    assert everything(project.root) == before
+    assert len(list(project.wheels.glob("*.whl"))) == 1

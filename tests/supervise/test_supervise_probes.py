@@ -171,4 +171,5 @@ def test_a_ward_that_nobody_has_continued_is_ended(project: Project, by: str) ->
         assert done.returncode == 0, done.stderr
         if by == "kill --stale":
             assert "is all clear: 1 process ended, workspace removed" in done.stderr
+        build.mark("frontend")
         assert_cleared(build)
