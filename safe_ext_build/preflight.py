@@ -29,6 +29,8 @@ TORCH_NEEDS = 200 * MIB
 OTHER_NEEDS = 8 * MIB
 # What a hook that compiles nothing writes there.
 LEAST = MIB
+# A build environment without torch: 12 MiB, and what pip downloads for it.
+ENVIRONMENT_NEEDS = 32 * MIB
 # Enough for most builds with torch, not for the largest: worth a word.
 COMFORTABLE = 1024 * MIB
 # Measured: ninja 1.13 dies of half of it.
@@ -53,8 +55,9 @@ class Room:
 def check(settings: Settings, with_torch: bool) -> list[str]:
     """What to say of the room for a build of the project in this directory. Raises PlaceError."""
     check_stack(resource.getrlimit(resource.RLIMIT_STACK)[1], may_raise_limits())
-    room = _workspaces(settings)
-    rooms, workspaces, project = [room], room.path, here()
+    workspaces = workspace.root(settings.workspace.dir, dict(os.environ), make=False)
+    rooms = [look(workspaces, "temporary files", WORKSPACE_HINT)]
+    project = here()
     if unwritable(project) is None and not os.environ.get(APART):
         rooms.append(look(project, "objects", "Free some room there, or build in another place."))
     if settings.build_dir:
@@ -68,15 +71,16 @@ def check(settings: Settings, with_torch: bool) -> list[str]:
 def check_workspaces(settings: Settings, with_torch: bool) -> None:
     """For a hook that compiles nothing: whether there is room for itself. Frontends call it before they build, so
     what is said is what the build needs. Raises PlaceError."""
-    room = _workspaces(settings)
-    if room.free >= LEAST:
+    check_place(workspace.root(settings.workspace.dir, dict(os.environ), make=False), LEAST, with_torch)
+
+
+def check_place(path: Path, least: int, with_torch: bool) -> None:
+    """Whether a place for temporary files has room for `least` bytes, with which a build begins; what is said is
+    what it needs later on. Raises PlaceError."""
+    room = look(path, "temporary files", WORKSPACE_HINT)
+    if room.free >= least:
         room = replace(room, free=COMFORTABLE)
     judge([room], with_torch)
-
-
-def _workspaces(settings: Settings) -> Room:
-    path = workspace.root(settings.workspace.dir, dict(os.environ), make=False)
-    return look(path, "temporary files", WORKSPACE_HINT)
 
 
 def _about_report(settings: Settings) -> Iterator[str]:

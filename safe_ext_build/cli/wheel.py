@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .. import settings, ui
+from .. import preflight, settings, ui
 from ..delivery import deliver_or_keep, try_out
 from ..errors import BuildFailed, SafeExtBuildError
 from ..supervise import workspace
@@ -55,6 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     _refuse_url(arguments.package)
     try_out(out, _ANOTHER)
     target = find_target(arguments.python)
+    with_torch = target.environment.torch is not None
+    preflight.check_place(session.root(), preflight.ENVIRONMENT_NEEDS, with_torch)
     with session.scratch() as place:
         source = _source(arguments.package, target, place)
         project = Project.read(source)
