@@ -119,7 +119,7 @@ def zsh(verbs: list[Verb]) -> str:
 
 
 _ZSH = """\
-if ! whence compdef >/dev/null; then autoload -U compinit && compinit; fi
+if ! whence compdef >/dev/null; then autoload -U compinit && compinit -i; fi
 autoload -U +X bashcompinit && bashcompinit"""
 
 

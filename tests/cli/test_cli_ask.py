@@ -331,7 +331,7 @@ COMP_WORDS=({line}); COMP_CWORD={count}; {call}; echo "${{COMPREPLY[@]}}"
 """
 
 
-def completed(shell: str, script: str, words: tuple[str, ...]) -> set[str]:
+def completed(home: Path, shell: str, script: str, words: tuple[str, ...]) -> set[str]:
     """What a shell offers for the last of the words, our script having been read; files are not asked for."""
     line = " ".join(f"'{word}'" for word in ("safe-ext-build", *words))
     call = "_safe_ext_build" if shell == "bash" else "setopt ksh_arrays sh_word_split; _safe_ext_build"
@@ -339,7 +339,8 @@ def completed(shell: str, script: str, words: tuple[str, ...]) -> set[str]:
     code = _BY_FUNCTION.format(script=script, line=line, count=len(words), call=call)
     if shell == "fish":
         code = f'{script}\ncomplete -C "safe-ext-build {" ".join(words)}" | string split -f 1 \\t'
-    done = subprocess.run([shell, *options, code], capture_output=True, text=True, check=False)
+    environ = {"PATH": os.environ["PATH"], "HOME": str(home)}  # zsh and fish leave files there
+    done = subprocess.run([shell, *options, code], env=environ, capture_output=True, text=True, check=False)
     assert not done.stderr
     return {word for word in done.stdout.split() if word.startswith(words[-1])}  # zsh leaves that to its caller
 
@@ -349,7 +350,8 @@ def test_a_shell_completes_commands_options_and_words(place: Path, shell: str) -
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     script = ask(place, "completion", shell).stdout
-    assert [completed(shell, script, words) for words, _ in COMPLETIONS] == [wanted for _, wanted in COMPLETIONS]
+    offered = [completed(place / "home", shell, script, words) for words, _ in COMPLETIONS]
+    assert offered == [wanted for _, wanted in COMPLETIONS]
 
 
 # Wherever they are given
