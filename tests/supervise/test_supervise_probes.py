@@ -152,6 +152,15 @@ def test_a_ward_that_was_stopped_goes_with_its_hook_process(project: Project) ->
         assert build.leftovers() == []
 
 
+def test_a_ward_that_was_stopped_is_woken_when_its_hook_process_was_killed(project: Project) -> None:
+    with started(project, project.hook()) as build:
+        build.wait_for("cicc", 1)
+        (ward,) = wards(build)
+        os.kill(ward, signal.SIGSTOP)
+        build.hit("frontend", signal.SIGKILL)
+        assert_cleared(build)
+
+
 @pytest.mark.parametrize("by", ["the next build", "kill --stale"])
 def test_a_ward_that_nobody_has_continued_is_ended(project: Project, by: str) -> None:
     kill = [sys.executable, "-m", "safe_ext_build", "kill", "--stale"]
@@ -160,7 +169,7 @@ def test_a_ward_that_nobody_has_continued_is_ended(project: Project, by: str) ->
         build.wait_for("cicc", 1)
         (ward,) = wards(build)
         os.kill(ward, signal.SIGSTOP)
-        build.hit("frontend", signal.SIGKILL)
+        build.hit("frontend+seb-guard+seb-super", signal.SIGKILL)
         deadline = time.monotonic() + PROMISE
         while set(build.names()) != {"seb-ward"}:
             assert time.monotonic() < deadline, build.names()
