@@ -97,7 +97,7 @@ _ALL = (
     ),
     Entry(
         "SEB-1010",
-        "An option after -C has no value",
+        "An option after -C has no name, or no value",
         "`-C` takes a name and a value, with an equals sign between them and no blanks around it.",
         "Write `-C NAME=VALUE`, for example `-C jobs.max=8`.",
     ),
@@ -843,7 +843,7 @@ _ALL = (
     Entry(
         "SEB-8004",
         "The place for the wheel is no directory",
-        "`--out` names something that is there and is a file.",
+        "`--out` names something that is there and is a file; or it names nothing, as a variable was empty.",
         "Name a directory; it is made if it does not exist.",
     ),
     Entry(

@@ -176,10 +176,8 @@ def decide(task: Task, settings: Settings, parent: int, cache: Path | None) -> D
             host, no_host = _find_host(torch, cuda)
         except ToolkitError as error:
             unfit = error
-    launcher = _find_launcher(settings) if task.compiles else None
-    farm, refused = _find_farm(settings, launcher) if task.compiles and has_code else (None, None)
-    planned = plan.make(settings, cuda, _torch_line(torch), read_machine(), host, launcher, farm)
-    warnings, obstacle = _concerns(settings, torch, cuda) if task.compiles else ([], None)
+    planned, refused = _plan(settings, torch, cuda, host, task, has_code)
+    warnings, obstacle = _concerns(settings, torch, cuda) if task.compiles else ([], _no_room(settings, torch))
     return Decisions(
         torch=torch,
         cuda=cuda,
@@ -191,20 +189,34 @@ def decide(task: Task, settings: Settings, parent: int, cache: Path | None) -> D
     )
 
 
-def _find_launcher(settings: Settings) -> Launcher | None:
-    return tools.choose(settings.launcher, settings.source("launcher"), os.environ) if _is_linux() else None
-
-
-def _find_farm(settings: Settings, launcher: Launcher | None) -> tuple[Share | None, FarmError | None]:
-    """What a farm may do of the build; or why it must be there, and is not."""
-    if not _is_linux():
-        return None, None
-    from .farm.share import choose
-
+def _plan(
+    settings: Settings, torch: Torch | None, cuda: Cuda | None, host: Host | None, task: Task, has_code: bool
+) -> tuple[BuildPlan, FarmError | None]:
+    """The plan; and why there is to be no build, where it needs a farm that is not to be had."""
+    line = _torch_line(torch)
     try:
-        return choose(settings, launcher, os.environ), None
+        return make_plan(settings, cuda, line, host, task.compiles, farm=has_code), None
     except FarmError as error:
-        return None, error
+        return make_plan(settings, cuda, line, host, task.compiles, farm=False), error
+
+
+def make_plan(
+    settings: Settings,
+    cuda: Cuda | None,
+    torch_line: str,
+    host: Host | None,
+    compiles: bool = True,
+    farm: bool = True,
+) -> BuildPlan:
+    """The plan for this machine, once it is known what is built with. Raises SafeExtBuildError."""
+    launcher: Launcher | None = None
+    share: Share | None = None
+    if compiles and _is_linux():
+        from .farm.share import choose
+
+        launcher = tools.choose(settings.launcher, settings.source("launcher"), os.environ)
+        share = choose(settings, launcher, os.environ) if farm else None
+    return plan.make(settings, cuda, torch_line, read_machine(), host, launcher, share)
 
 
 def _concerns(
@@ -219,11 +231,27 @@ def _concerns(
         return warnings, None
     from . import preflight
 
-    with_torch = torch is not None and torch.facts is not None and "torch" in _setup_script()
     try:
-        return [*warnings, *preflight.check(settings, with_torch)], None
+        return [*warnings, *preflight.check(settings, _with_torch(torch))], None
     except PlaceError as error:
         return warnings, error
+
+
+def _no_room(settings: Settings, torch: Torch | None) -> PlaceError | None:
+    """Why a hook that compiles nothing cannot even begin."""
+    if not _is_linux():
+        return None
+    from . import preflight
+
+    try:
+        preflight.check_workspaces(settings, _with_torch(torch))
+    except PlaceError as error:
+        return error
+    return None
+
+
+def _with_torch(torch: Torch | None) -> bool:
+    return torch is not None and torch.facts is not None and "torch" in _setup_script()
 
 
 def _no_compiler(settings: Settings, torch: Torch | None, cuda: Cuda | None) -> Iterator[str]:

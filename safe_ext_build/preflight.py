@@ -8,13 +8,14 @@ import resource
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import PlaceError
 from .here import here
 from .schedule.ninjafile import bad_sign, is_plain
+from .settings import APART
 from .supervise import workspace
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ WORKSPACE_HINT = "Set workspace.dir (or SAFE_EXT_BUILD_WORKSPACE_DIR) to a direc
 TORCH_NEEDS = 200 * MIB
 # A module of a few sources that need no torch.
 OTHER_NEEDS = 8 * MIB
+# What a hook that compiles nothing writes there.
+LEAST = MIB
+# A build environment without torch: 12 MiB, and what pip downloads for it.
+ENVIRONMENT_NEEDS = 32 * MIB
 # Enough for most builds with torch, not for the largest: worth a word.
 COMFORTABLE = 1024 * MIB
 # Measured: ninja 1.13 dies of half of it.
@@ -53,14 +58,36 @@ def check(settings: Settings, with_torch: bool) -> list[str]:
     workspaces = workspace.root(settings.workspace.dir, dict(os.environ), make=False)
     rooms = [look(workspaces, "temporary files", WORKSPACE_HINT)]
     project = here()
-    if unwritable(project) is None:
+    if unwritable(project) is None and not os.environ.get(APART):
         rooms.append(look(project, "objects", "Free some room there, or build in another place."))
     if settings.build_dir:
         fixed = Path(str(settings.build_dir).partition("{")[0])
         rooms.append(look(fixed, "objects", "Free some room there, or set build-dir to another directory."))
     if with_torch:
         _check_names(project, workspaces)
-    return judge(rooms, with_torch)
+    return [*_about_report(settings), *judge(rooms, with_torch)]
+
+
+def check_workspaces(settings: Settings, with_torch: bool) -> None:
+    """For a hook that compiles nothing: whether there is room for itself. Frontends call it before they build, so
+    what is said is what the build needs. Raises PlaceError."""
+    check_place(workspace.root(settings.workspace.dir, dict(os.environ), make=False), LEAST, with_torch)
+
+
+def check_place(path: Path, least: int, with_torch: bool) -> None:
+    """Whether a place for temporary files has room for `least` bytes, with which a build begins; what is said is
+    what it needs later on. Raises PlaceError."""
+    room = look(path, "temporary files", WORKSPACE_HINT)
+    if room.free >= least:
+        room = replace(room, free=COMFORTABLE)
+    judge([room], with_torch)
+
+
+def _about_report(settings: Settings) -> Iterator[str]:
+    """What would come to light only after the build: a report that has no directory to go to."""
+    wanted = settings.report.path
+    if wanted and not wanted.parent.parent.is_dir():
+        yield f"{settings.source('report.path')} is {wanted}, but there is no directory {wanted.parent.parent}"
 
 
 def check_stack(hard: int, may_raise: bool) -> None:
@@ -123,6 +150,8 @@ def judge(rooms: Iterable[Room], with_torch: bool) -> list[str]:
 
 
 def _size(count: int) -> str:
+    if 0 < count < MIB:
+        return f"{count >> 10} KiB"
     return f"{count / MIB:.0f} MiB" if count < 1024 * MIB else f"{count / 1024 / MIB:.1f} GiB"
 
 

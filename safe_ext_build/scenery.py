@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import sysconfig
 from collections.abc import Mapping
@@ -11,7 +12,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from . import caching, checking, stamp, store
+from . import caching, checking, preflight, settings, stamp, store, ui
+from .apart import Apart
 from .here import here
 from .launcher.call import Launching
 from .machine import read_machine
@@ -19,7 +21,7 @@ from .machine.neighbours import neighbours_root
 from .scene import COMMAND, WHEELS, Scene, naming
 from .schedule.broker import Naming
 from .schedule.fit import Fit
-from .schedule.ninjafile import JOB
+from .schedule.ninjafile import JOB, can_name
 from .schedule.policy import Limits
 from .schedule.shim import Config
 from .stamp import Stamp
@@ -96,7 +98,31 @@ def build(scene: Scene, place: Workspace, project: str, ground: Path) -> hook.Bu
         cwd=str(ground),
         check=checking.order(scene.settings, scene.torch) if scene.compiles else None,
         stamp=_stamp(scene),
+        apart=_apart(scene, place) if ground == here() else None,
     )
+
+
+def _apart(scene: Scene, place: Workspace) -> Apart | None:
+    """Where setuptools writes when the project's directory is to stay as it is: objects where the next build finds
+    them, the rest where it goes with this one."""
+    if not os.environ.get(settings.APART):
+        return None
+    metadata = place.path / "metadata"
+    metadata.mkdir()
+    cache, fields = workspace.cache_root(dict(os.environ)), naming(scene.torch, scene.cuda, scene.plan)
+    kept = store.of_directory(here(), cache, fields) / "build"
+    if not (scene.compiles and can_name(str(kept))):
+        return Apart(str(place.path / "build"), str(metadata))
+    try:
+        kept.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(kept).free
+        why = "" if free >= preflight.TORCH_NEEDS else f"{free >> 20} MiB free there"
+    except OSError as error:  # a cache that cannot be used is no reason to fail
+        why = error.strerror or str(error)
+    if why:
+        ui.warn(f"no objects are kept in {kept}: {why}")
+    store.mark_used(kept, cache)
+    return Apart(str(place.path / "build" if why else kept), str(metadata))
 
 
 def _arguments(scene: Scene, place: Workspace) -> dict[str, Any]:

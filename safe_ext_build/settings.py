@@ -33,7 +33,7 @@ PREFIX = "SAFE_EXT_BUILD_"
 INTERNAL_VARIABLES = tuple(
     PREFIX + name
     for name in (
-        *("ID", "WITHIN", "JOB", "PROBE", "SHIMS", "SOCKET", "BORROW", "FOREIGN", "TERMINAL"),
+        *("ID", "WITHIN", "JOB", "PROBE", "SHIMS", "SOCKET", "BORROW", "FOREIGN", "TERMINAL", "WARD", "APART"),
         *("PREFIX_*", "WRITTEN_*"),
     )
 )
@@ -41,6 +41,9 @@ INTERNAL_VARIABLES = tuple(
 
 FOREIGN = PREFIX + "FOREIGN"
 """Set where what is built is somebody else's: its pyproject.toml then does not say where we write."""
+
+APART = PREFIX + "APART"
+"""Set where what is built lies in a directory of the user's that is to stay as it is: nothing is written there."""
 
 PLACES = ("workspace.dir", "report.path", "build-dir")
 """The settings that say where we write."""
@@ -291,7 +294,8 @@ class ReportSettings:
     path: ReportPath = None
     """A file to write at the end of a build that compiles, also of one that fails: `.html`, a page to look at;
     `.json`, the record; `.trace.json`, a trace for Perfetto or chrome://tracing. A file that is already there is
-    replaced. Frontends delete the directory of an unpacked sdist, so give an absolute path there."""
+    replaced; of directories that are not there, only the last is made. Frontends delete the directory of an
+    unpacked sdist, so give an absolute path there."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 
 from .errors import PlaceError
 
@@ -27,7 +28,23 @@ def shortage(error: BaseException) -> PlaceError | None:
     if isinstance(error, RuntimeError) and "start new thread" in str(error):
         return PlaceError("no more threads can be started", code="SEB-4013", hint=_PROCESSES)
     if isinstance(error, OSError) and error.errno in _HINTS:
-        where = f": {error.filename}" if error.filename else ""
-        what = f"the system refuses to go on: {error.strerror}{where}"
-        return PlaceError(what, code="SEB-4013", hint=_HINTS[error.errno])
+        return _refused(error.errno, error.filename)
+    return _not_copied(error)
+
+
+def _not_copied(error: BaseException) -> PlaceError | None:
+    """shutil.copytree goes on after the first file that it could not copy, and knows the rest in words alone."""
+    import shutil
+
+    if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
+        for _, copy, reason in error.args[0]:
+            for number in _HINTS:
+                if str(reason).startswith(f"[Errno {number}]"):
+                    return _refused(number, copy)
     return None
+
+
+def _refused(number: int, where: object) -> PlaceError:
+    at = f": {where}" if where else ""
+    what = f"the system refuses to go on: {os.strerror(number)}{at}"
+    return PlaceError(what, code="SEB-4013", hint=_HINTS[number])

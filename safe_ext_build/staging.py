@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import checking, events, preflight, scenery, ui
-from .delivery import deliver
+from .delivery import deliver_or_keep
 from .errors import PlaceError
 from .here import here
 from .report.summary import summarize
@@ -48,7 +48,7 @@ def run(scene: Scene) -> Any:
                 if scene.compiles:
                     _write_history(history.lookup_all(scope(project)), place)
                 build = scenery.build(scene, place, project, _ground(scene, place))
-            with _trusted_modules(scene, Path(build.cwd)) as give_back:
+            with _trusted_modules(scene, build) as give_back:
 
                 def take_leave() -> None:
                     give_back()
@@ -58,7 +58,7 @@ def run(scene: Scene) -> Any:
             if build.check:
                 checking.settle(scene.settings, scene.torch, scene.cuda, place.path)
             if WHEELS in scene.arguments:
-                _deliver(place, result, here() / scene.arguments[WHEELS])
+                _deliver(place, result, here() / scene.arguments[WHEELS], cache)
             outcome = "built"
             return result
         except Exception as reason:
@@ -82,7 +82,7 @@ def run_command(scene: Scene, command: list[str]) -> tuple[int, int]:
                 _write_history(history.lookup_all(scope(scene.project)), place)
                 tree = scenery.tree(scene, place, scene.project, _command_ground(place))
                 tree = scenery.with_nvcc_on_path(tree) if scene.cuda else tree
-            status, number = hook.run_program(command, tree, place, signals)
+            status, number = hook.run_command(command, tree, place, signals, stands_for_us=True)
         except Exception as reason:
             error = reason
             raise
@@ -125,9 +125,10 @@ def _conclude(
     )
 
 
-def _deliver(place: Workspace, name: str, directory: Path) -> None:
+def _deliver(place: Workspace, name: str, directory: Path, cache: Path) -> None:
     hint = "Free some room there, or have the wheel put elsewhere."
-    deliver(place.path / "wheel" / name, directory, hint, note=place.path / "jobs" / "wheel" / "output")
+    note = place.path / "jobs" / "wheel" / "output"
+    deliver_or_keep(place.path / "wheel" / name, directory, hint, cache, note)
 
 
 def _account(scene: Scene, cache: Path) -> Account:
@@ -178,15 +179,16 @@ def _ground(scene: Scene, place: Workspace) -> Path:
 
 
 @contextlib.contextmanager
-def _trusted_modules(scene: Scene, ground: Path) -> Iterator[Callable[[], None]]:
+def _trusted_modules(scene: Scene, build: hook.Build) -> Iterator[Callable[[], None]]:
     """What setuptools takes for up to date while the hook runs really is. What is yielded gives the files back
     their own times, if the process is going to end before this does."""
     give_back: Callable[[], None] = _nothing
     project = here()
-    if scene.compiles and ground == project and "editable" not in scene.hook:
+    if scene.compiles and build.cwd == str(project) and "editable" not in scene.hook:
         mark = naming(scene.torch, scene.cuda, scene.plan)["fingerprint"]
         with contextlib.suppress(OSError):  # a full disk: setuptools will say so
-            give_back = objects.distrust_modules(str(project), mark)[1].give_back
+            where = build.apart.build if build.apart else ""
+            give_back = objects.distrust_modules(str(project), mark, where)[1].give_back
     try:
         yield give_back
     finally:

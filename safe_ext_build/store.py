@@ -17,6 +17,8 @@ from .schedule.ninjafile import can_name
 
 UNUSED = 90 * 86400.0
 """How long what no build has used stays in the cache (seconds)."""
+UNCLAIMED = 14 * 86400.0
+"""How long a wheel that could not be delivered is kept for who comes to take it (seconds)."""
 _DAILY = 86400.0
 # The directories in which pip clones and unpacks, and in which uv clones.
 _OF_FRONTENDS = re.compile(r"pip-(req-build|install)-.+|git-v\d+")
@@ -63,9 +65,14 @@ def where(
     if is_passing(project):
         return cache / "objects" / _own_name(project) / fields["fingerprint"]
     if hook == "build_editable" or not lasts or not can_name(str(project)):
-        digest = hashlib.sha256(os.fsencode(project)).hexdigest()[:12]
-        return cache / "objects" / f"{_plain(project.name)}-{digest}" / fields["fingerprint"]
+        return of_directory(project, cache, fields)
     return None
+
+
+def of_directory(project: Path, cache: Path, fields: Mapping[str, str]) -> Path:
+    """The place in the cache for what is made of a directory of the user's."""
+    digest = hashlib.sha256(os.fsencode(project)).hexdigest()[:12]
+    return cache / "objects" / f"{_plain(project.name)}-{digest}" / fields["fingerprint"]
 
 
 def fill(build_dir: Path, fields: Mapping[str, str]) -> Path:
@@ -146,15 +153,20 @@ def _prune_daily(cache: Path, now: float) -> None:
 
 
 def prune(cache: Path, now: float) -> list[Path]:
-    """Remove what no build has used for UNUSED seconds; returns what that was. The cache must be held."""
+    """Remove what no build has used for UNUSED seconds, and wheels that nobody has taken for UNCLAIMED; returns
+    what that was. The cache must be held."""
     entries = [*cache.glob("objects/*/*"), *cache.glob("toolkits/*")]
     old = [path for path in entries if _is_entry(path, cache) and now - _last_used(path) > UNUSED]
     for path in old:
         shutil.rmtree(path, ignore_errors=True)
+    wheels = [path for path in cache.glob("wheels/*") if now - _last_used(path) > UNCLAIMED]
+    for path in wheels:
+        with contextlib.suppress(OSError):
+            path.unlink()
     for project in cache.glob("objects/*"):
         with contextlib.suppress(OSError):  # it still holds something
             project.rmdir()
-    return old
+    return [*old, *wheels]
 
 
 def _is_entry(path: Path, cache: Path) -> bool:

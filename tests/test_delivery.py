@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from safe_ext_build.delivery import deliver, try_out
+from safe_ext_build.delivery import KEPT, deliver, deliver_or_keep, try_out
 from safe_ext_build.errors import BuildFailed
 
 
@@ -45,11 +45,35 @@ def test_a_backend_that_says_what_is_not_true(tmp_path: Path) -> None:
 def test_a_place_is_tried_out_and_left_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     try_out(tmp_path / "there", "")
-    try_out(tmp_path / "a" / "b", "")
+    try_out(tmp_path / "new", "")
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
     assert not list((tmp_path / "there").iterdir())
+    with pytest.raises(BuildFailed, match=r"to .*/tpyo/out: there is no directory .*/tpyo$"):
+        try_out(tmp_path / "tpyo" / "out", "")
     (tmp_path / "file").touch()
     for place in (Path("/proc/out"), tmp_path / "file" / "out"):
         with pytest.raises(BuildFailed, match=r"no wheel can be written to .*out: ") as caught:
             try_out(place, "Name another.")
         assert (caught.value.code, caught.value.hint) == ("SEB-8005", "Name another.")
+
+
+def test_what_cannot_be_delivered_is_kept_and_not_for_ever(wheel: Path, tmp_path: Path) -> None:
+    full, shelf = tmp_path / "full", tmp_path / "cache" / "wheels"
+    full.touch()
+    shelf.mkdir(parents=True)
+    for number in range(KEPT):
+        older = shelf / f"{number}.whl"
+        older.touch()
+        os.utime(older, (number, number))
+    with pytest.raises(BuildFailed, match="cannot be written to") as caught:
+        deliver_or_keep(wheel, full, "", tmp_path / "cache")
+    assert caught.value.hint == f"It is kept: take it from {shelf / 'a-1.whl'}"
+    assert sorted(path.name for path in shelf.iterdir()) == ["1.whl", "2.whl", "3.whl", "4.whl", "a-1.whl"]
+    assert (shelf / "a-1.whl").read_text() == "new"
+
+
+def test_a_wheel_that_cannot_be_kept_either(wheel: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BuildFailed, match=r"cannot be written to .*file/out") as caught:
+        deliver_or_keep(wheel, tmp_path / "file" / "out", "Free some room.", tmp_path / "file")
+    assert caught.value.hint == "Free some room." and wheel.read_text() == "new"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from safe_ext_build import preflight
+from safe_ext_build import preflight, settings
 from safe_ext_build.errors import PlaceError
 from safe_ext_build.preflight import MIB, Room
 
@@ -52,6 +52,16 @@ def test_room_is_looked_for_where_a_directory_is_going_to_be(tmp_path: Path) -> 
     found = preflight.look(tmp_path / "not" / "yet", "objects", "")
     there = os.statvfs(tmp_path)
     assert abs(found.free - there.f_bavail * there.f_frsize) < 1024 * MIB  # others write there too
+
+
+def test_a_report_without_a_place_is_told_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = {}
+    for name in ("r.html", "new/r.html", "tpyo/new/r.html"):
+        chosen, _ = settings.load(tmp_path, {"report.path": name}, {})
+        said[name] = [line for line in preflight.check(chosen, with_torch=False) if "report" in line]
+    line = f"-C report.path is {tmp_path}/tpyo/new/r.html, but there is no directory {tmp_path}/tpyo"
+    assert said == {"r.html": [], "new/r.html": [], "tpyo/new/r.html": [line]}
 
 
 @pytest.fixture

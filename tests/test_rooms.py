@@ -17,13 +17,13 @@ NAME = PACKAGE.name
 FLOORS: dict[str, int] = {
     **dict.fromkeys(("errors", "ui", "events", "here", "probe", "shortage", "settings", "_settings_docs"), 0),
     **dict.fromkeys(("catalogue", "_errors_docs", ""), 0),
-    **dict.fromkeys(("machine", "toolchain", "verify", "stamp", "launcher"), 1),
-    "farm": 2,
+    **dict.fromkeys(("machine", "toolchain", "verify", "stamp", "apart", "launcher"), 1),
+    **dict.fromkeys(("farm", "delivery"), 2),
     **dict.fromkeys(("plan", "advice"), 3),
     "schedule": 4,
     "supervise": 5,
     # Where each build's objects are kept and what it has cost, the stage, and one hook from beginning to end.
-    **dict.fromkeys(("preflight", "store", "report", "checking", "caching", "delivery"), 6),
+    **dict.fromkeys(("preflight", "store", "report", "checking", "caching"), 6),
     "scene": 7,
     "scenery": 8,
     "staging": 9,
@@ -41,7 +41,7 @@ _IN_SUPERVISE = (
 )
 _IN_SCHEDULE = (
     *("broker", "command", "fit", "policy", "claims", "relief", "away", "forecast", "history_key", "outcome"),
-    *("job", "shim", "ninjafile", "objects"),
+    *("job", "shim", "spelling", "ninjafile", "objects"),
 )
 BARE = (
     *(f"supervise.{name}" for name in _IN_SUPERVISE),

@@ -10,7 +10,7 @@ import pytest
 
 from safe_ext_build import store
 from safe_ext_build.errors import SettingsError
-from safe_ext_build.store import UNUSED
+from safe_ext_build.store import UNCLAIMED, UNUSED
 
 FIELDS = {
     "fingerprint": "0123",
@@ -76,6 +76,11 @@ def aged(path: Path, seconds: float) -> Path:
 def test_what_nobody_has_used_for_long_is_removed(cache: Path) -> None:
     old = [aged(cache / name, UNUSED + 60) for name in ("objects/a/1", "objects/b/1", "toolkits/t")]
     new = [aged(cache / name, UNUSED - 60) for name in ("objects/b/2", "toolkits/u")]
+    (cache / "wheels").mkdir()
+    for name, age in (("old.whl", UNCLAIMED + 60), ("new.whl", UNCLAIMED - 60)):
+        (cache / "wheels" / name).write_text("")
+        os.utime(cache / "wheels" / name, (1e9 - age, 1e9 - age))
+    old, new = [*old, cache / "wheels" / "old.whl"], [*new, cache / "wheels" / "new.whl"]
     (cache / "history.sqlite").write_text("")
     os.utime(cache / "history.sqlite", (0, 0))
     assert sorted(store.prune(cache, 1e9)) == sorted(old)

@@ -17,6 +17,7 @@ from ..supervise.heartbeat import GIB, duration, memory, progress
 from ..supervise.processes import read
 from ..supervise.registry import Found
 from ..supervise.status import Running, Status
+from . import printing
 
 EVERY = 2.0
 """Seconds between two looks of `--watch`."""
@@ -41,27 +42,25 @@ def run(arguments: argparse.Namespace) -> int:
     """Show the builds, once or again and again."""
     try:
         while True:
-            _show(registry.running(os.environ), arguments.json, arguments.watch)
-            if not arguments.watch:
+            is_read = _show(registry.running(os.environ), arguments.json, arguments.watch)
+            if not (is_read and arguments.watch):
                 return 0
             time.sleep(EVERY)
     except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        if not arguments.watch:
+            raise
+        return 0  # it is how one leaves it
 
 
-def _show(builds: Sequence[Found], as_json: bool, again: bool) -> None:
+def _show(builds: Sequence[Found], as_json: bool, again: bool) -> bool:
     if as_json:
-        print(json.dumps([as_data(build) for build in builds]), flush=True)
-        return
+        return printing.out(json.dumps([as_data(build) for build in builds]))
     lines = list(describe_all(builds))
     if again and sys.stdout.isatty():
         lines = [f"{_CLEAR}{time.strftime('%X')}", *lines]
     elif again:
         lines = [time.strftime("%X"), *lines]
-    print("\n".join(lines), flush=True)
+    return printing.out("\n".join(lines))
 
 
 def as_data(build: Found) -> dict[str, Any]:

@@ -219,10 +219,10 @@ def compilers(surveyed: Survey, facts: TorchFacts, environ: Mapping[str, str]) -
     """The host compilers, and what a build would do about one that does not fit."""
     toolkit = surveyed.choice.toolkit if surveyed.choice else None
     home, build = (toolkit.include.parent, toolkit.build) if toolkit else (None, "")
-    for compiler, objection in host.survey(facts, home, build, environ):
-        text = f"{compiler.describe()}: {f'does not fit: {objection}' if objection else 'fits'}"
-        values = {"path": str(compiler.path), "version": compiler.version, "objection": objection}
-        yield Finding("compiler", text, "note" if objection else "ok", values=values)
+    for one in host.survey(facts, home, build, environ):
+        values = {"path": str(one.compiler.path), "version": one.compiler.version, "objection": one.objection}
+        status: Status = "note" if one.objection else "ok"
+        yield Finding("compiler", one.describe(), status, values={**values, "named_by": one.named_by})
     try:
         lines = host.fit_host(facts, home, build, environ).lines
     except ToolkitError as error:
@@ -364,7 +364,7 @@ def caches(root: Path) -> Iterator[Finding]:
         yield Finding("cache", f"{root}: nothing there yet")
         return
     yield Finding("cache", str(root), values={"path": str(root)})
-    for name in ("objects", "toolkits", "reports", "history.sqlite"):
+    for name in ("objects", "toolkits", "wheels", "reports", "history.sqlite"):
         if (root / name).exists():
             held, whole = weigh(root / name, _PATIENCE)
             text = f"{name}: {'' if whole else 'more than '}{size(held)}"

@@ -85,20 +85,29 @@ def bash(verbs: list[Verb]) -> str:
     cases = []
     for verb in verbs:
         names = [name for option in verb.options for name in option.names]
-        if not verb.name:
-            names += [other.name for other in verbs if other.name]
-        cases.append(f"        {verb.name or _QUOTED}) words={shlex.quote(' '.join([*names, *verb.words]))} ;;")
+        values = [name for option in verb.options if option.has_value for name in option.names]
+        words = verb.words if verb.name else [other.name for other in verbs if other.name]
+        lists = [shlex.quote(" ".join(words)) for words in (names, values, words)]
+        cases.append(f"        {verb.name or _QUOTED}) options={lists[0]} values={lists[1]} words={lists[2]} ;;")
     return _BASH.replace("@CASES@", "\n".join(cases)).replace("@PROGRAM@", PROGRAM)
 
 
 _QUOTED = '""'
+# Where nothing is offered, `-o default` has files: for an option's value, and for the command after `run --`.
 _BASH = """\
 _safe_ext_build() {
-    local current="${COMP_WORDS[COMP_CWORD]}" command="" words=""
+    local current="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" command="" word
+    local options="" values="" words=""
     if [ "$COMP_CWORD" -gt 1 ]; then command="${COMP_WORDS[1]}"; fi
     case "$command" in
 @CASES@
     esac
+    COMPREPLY=()
+    for word in "${COMP_WORDS[@]:1:$((COMP_CWORD - 1))}"; do
+        if [ "$word" = -- ]; then return; fi
+    done
+    case " $values " in *" $before "*) return ;; esac
+    case "$current" in -*) words=$options ;; esac
     COMPREPLY=($(compgen -W "$words" -- "$current"))
 }
 complete -o default -F _safe_ext_build @PROGRAM@"""
@@ -106,16 +115,26 @@ complete -o default -F _safe_ext_build @PROGRAM@"""
 
 def zsh(verbs: list[Verb]) -> str:
     """bash's function: zsh runs it."""
-    return f"autoload -U +X bashcompinit && bashcompinit\n{bash(verbs)}"
+    return f"{_ZSH}\n{bash(verbs)}"
+
+
+_ZSH = """\
+if ! whence compdef >/dev/null; then autoload -U compinit && compinit -i; fi
+autoload -U +X bashcompinit && bashcompinit"""
+
+
+# Told by the place of a word: `run -- pip wheel` runs no `wheel` of ours.
+_FIRST = "test (count (commandline -opc)) -eq 1"
+_IN = "contains -- {} (commandline -opc)[2]; and not contains -- -- (commandline -opc)"
 
 
 def fish(verbs: list[Verb]) -> str:
     """A line for each command, and for each option."""
-    lines = []
+    lines = [_fish(_FIRST, "-f", "")]
     for verb in verbs:
-        when = f"__fish_seen_subcommand_from {verb.name}" if verb.name else "__fish_use_subcommand"
+        when = _IN.format(verb.name) if verb.name else _FIRST
         if verb.name:
-            lines.append(_fish("__fish_use_subcommand", f"-a {verb.name}", verb.help))
+            lines.append(_fish(_FIRST, f"-a {verb.name}", verb.help))
         if verb.words:
             lines.append(_fish(when, f"-a {_fish_quoted(' '.join(verb.words))}", ""))
         for option in verb.options:

@@ -18,8 +18,9 @@ _STYLES = {"red": "\x1b[31m", "yellow": "\x1b[33m", "green": "\x1b[32m", "bold":
 _NARROWEST = 20
 
 
-def out(text: str) -> None:
-    """Print lines. Who has seen enough (`| head`) ends it in silence. Raises SafeExtBuildError on a full disk."""
+def out(text: str) -> bool:
+    """Print lines; false when nobody reads any more: who has seen enough (`| head`) ends it in silence. Raises
+    SafeExtBuildError on a full disk."""
     stream = sys.stdout
     encoding = stream.encoding or "utf-8"
     try:
@@ -27,11 +28,13 @@ def out(text: str) -> None:
         stream.flush()
     except BrokenPipeError:
         _let_go()
+        return False
     except OSError as error:
         _let_go()
         what = f"standard output cannot be written: {error.strerror}"
         hint = "Send it to a place with room, or to a program that reads it."
         raise SafeExtBuildError(what, code="SEB-8011", hint=hint) from None
+    return True
 
 
 def _let_go() -> None:

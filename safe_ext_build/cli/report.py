@@ -78,5 +78,5 @@ def _write(record: Record, out: Path) -> None:
         shelf.export(record, page)
     except OSError as error:
         what = f"{page} cannot be written: {error.strerror}"
-        raise SafeExtBuildError(what, code="SEB-8010", hint="Name another file.") from None
+        raise SafeExtBuildError(what, code="SEB-8010", hint="Name another file, or make the directory.") from None
     ui.say(f"report: {page}")

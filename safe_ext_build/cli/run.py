@@ -13,11 +13,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from .. import plan, preflight, settings, staging, store, ui
+from .. import driver, preflight, settings, staging, store, ui
 from ..errors import SafeExtBuildError, ToolkitError
 from ..here import here
-from ..launcher import tools
-from ..machine import read_machine
 from ..scene import COMMAND, Scene, is_project
 from ..settings import Settings
 from ..supervise import hook, workspace
@@ -143,9 +141,7 @@ def decide(chosen: Settings, environment: Environment, command: list[str]) -> Sc
     """Make the plan, and say it. Raises SafeExtBuildError."""
     torch = _torch(environment)
     cuda = find.find_cuda(chosen, torch, os.environ, workspace.cache_root(dict(os.environ)))
-    host = _host(torch, cuda)
-    launcher = tools.choose(chosen.launcher, chosen.source("launcher"), os.environ)
-    planned = plan.make(chosen, cuda, torch.source.line, read_machine(), host, launcher)
+    planned = driver.make_plan(chosen, cuda, torch.source.line, _host(torch, cuda))
     for line in planned.lines:
         ui.say(line)
     for line in preflight.check(chosen, torch.facts is not None):

@@ -52,7 +52,7 @@ def scratch() -> Iterator[Path]:
     signals = _Signals()
     try:
         with signals:
-            place = shelter.stage(_root(), staging.shim_roots())
+            place = shelter.stage(root(), staging.shim_roots())
             try:
                 tempfile.tempdir = str(place.path / "tmp")
                 yield place.path
@@ -89,7 +89,8 @@ class _Signals:
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
-def _root() -> Path:
+def root() -> Path:
+    """Where a command has its directory."""
     named = os.environ.get("SAFE_EXT_BUILD_WORKSPACE_DIR")
     return workspace.root(Path(named).absolute() if named else None, dict(os.environ))
 
@@ -97,7 +98,7 @@ def _root() -> Path:
 def supervised(command: Sequence[str]) -> int:
     """Run a program; returns its exit status. Nothing of it survives us. Raises SafeExtBuildError."""
     with hook.Signals() as signals:
-        place = shelter.stage(_root(), staging.shim_roots())
+        place = shelter.stage(root(), staging.shim_roots())
         try:
             tree = hook.Tree(
                 environ={**os.environ, "TMPDIR": str(place.path / "tmp")},

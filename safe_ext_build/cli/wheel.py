@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import re
 from pathlib import Path
 from typing import Any
 
-from .. import settings, ui
-from ..delivery import deliver, try_out
+from .. import preflight, settings, ui
+from ..delivery import deliver_or_keep, try_out
 from ..errors import BuildFailed, SafeExtBuildError
 from ..supervise import workspace
 from . import fetch, session, unpack
@@ -47,19 +46,24 @@ def run(arguments: argparse.Namespace) -> int:
     """Build the wheel; the package's own failure, which has been shown, is a status of 1."""
     options = read_options(arguments.options)
     out = Path(arguments.out)
+    if not arguments.out:
+        hint = "Name a directory, which need not exist; is a variable empty?"
+        raise SafeExtBuildError("--out is empty", code="SEB-8004", hint=hint)
     if (out.is_symlink() or out.exists()) and not out.is_dir():
         hint = "Name a directory, which need not exist."
         raise SafeExtBuildError(f"--out {out} is no directory", code="SEB-8004", hint=hint)
     _refuse_url(arguments.package)
     try_out(out, _ANOTHER)
     target = find_target(arguments.python)
+    with_torch = target.environment.torch is not None
+    preflight.check_place(session.root(), preflight.ENVIRONMENT_NEEDS, with_torch)
     with session.scratch() as place:
         source = _source(arguments.package, target, place)
         project = Project.read(source)
         options = project.with_backend(options, os.environ)
-        environ = dict(os.environ)
-        if source.is_relative_to(place):
-            environ[settings.FOREIGN] = "1"
+        is_unpacked = source.is_relative_to(place)
+        environ = {**os.environ, settings.FOREIGN if is_unpacked else settings.APART: "1"}
+        if is_unpacked:
             for said in settings.places(source):
                 ui.warn(f"{said} is not used: a package that was unpacked here does not say where we write")
         chosen, _ = settings.load(source, options, environ)
@@ -69,19 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
         built = _build(hooks, options, environment, place / "wheel")
         if built is None:
             return 1
-        ui.say(f"built {_delivered(built, out)}")
+        cache = workspace.cache_root(dict(os.environ))
+        ui.say(f"built {deliver_or_keep(built, out, _ANOTHER, cache)}")
     return 0
-
-
-def _delivered(built: Path, out: Path) -> Path:
-    """Where the wheel is; one that cannot go where it was asked for is kept, for it may have taken hours."""
-    try:
-        return deliver(built, out, hint=_ANOTHER)
-    except BuildFailed as error:
-        kept = workspace.cache_root(dict(os.environ)) / "wheels"
-        with contextlib.suppress(BuildFailed):
-            error.hint = f"It is kept: take it from {deliver(built, kept, hint='')}"
-        raise
 
 
 def read_options(given: list[str]) -> dict[str, Any]:
@@ -89,8 +83,10 @@ def read_options(given: list[str]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for text in given:
         key, equals, value = text.partition("=")
-        if not equals:
-            raise SafeExtBuildError(f"-C {text} has no value", code="SEB-1010", hint=f"Write -C {key}=VALUE.")
+        if not equals or not key:
+            what = "value" if key else "name before the ="
+            hint = f"Write -C {key or 'KEY'}=VALUE."
+            raise SafeExtBuildError(f"-C {text} has no {what}", code="SEB-1010", hint=hint)
         before = result.get(key)
         many = [*(before if isinstance(before, list) else [before]), value]
         result[key] = value if before is None else many

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ..delivery import make_directory
 from .record import Record, dump, parse
 
 KEPT = 50
@@ -73,9 +74,10 @@ def render(record: Record, suffix: str) -> str:
 
 
 def export(record: Record, path: Path) -> None:
-    """Write a record to a file of the user's, in the form that its suffix asks for. Raises OSError."""
+    """Write a record to a file of the user's, in the form that its suffix asks for; its directory may be new, in
+    one that is there. Raises OSError."""
     suffix = next(suffix for suffix in SUFFIXES if path.name.endswith(suffix))
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     _write(path, render(record, suffix))
 
 

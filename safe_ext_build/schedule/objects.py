@@ -232,14 +232,15 @@ def _is_still(path: str, file: File) -> bool:
     return (status.st_ino, status.st_size, status.st_mtime_ns) == (*file.identity[:2], file.time)
 
 
-def distrust_modules(source: str, fingerprint: str) -> tuple[list[str], Ages]:
+def distrust_modules(source: str, fingerprint: str, build: str = "") -> tuple[list[str], Ages]:
     """Remove from setuptools' build/ the modules that were made from something else than what is there now.
 
+    `build`: the directory that stands for build/, where that is another one.
     Where torch's helper does not use ninja, and without torch, setuptools builds a module again only when one
     of its sources is younger: another torch, an edited header, or an older file in a source's place are not
     seen. Where a module is missing, all of it is compiled. Returns what was removed, and the times that are lent.
     """
-    build = os.path.join(source, "build")
+    build = build or os.path.join(source, "build")
     os.makedirs(build, exist_ok=True)
     before = Manifest.load(build)
     now = Manifest(fingerprint, look(source, (), before.files))

@@ -20,6 +20,7 @@ from typing import NoReturn
 
 from . import ninjafile, objects
 from .job import FORWARDED, IGNORED_BY_PYTHON, Lease, Signals, execute, write
+from .spelling import Spelling
 
 _OPTIONS = "d:f:j:k:l:nt:vw:C:h"  # as in ninja.cc
 _LONG_OPTIONS = ["help", "version", "verbose", "quiet"]
@@ -269,6 +270,7 @@ class Run:
         )
         os.close(writer)
         lease.send(b"ninja", b"%d" % self.pid, b"%d" % compiles)
+        self.spelling = Spelling(config.prefixes)
         self.interrupted = False
         self.held_back = b""
 
@@ -296,10 +298,11 @@ class Run:
 
     def _pass_on(self) -> bool:
         data = os.read(self.output, 1 << 16)
+        said = self.spelling.out(data)
         if self.interrupted:
-            self.held_back += data
+            self.held_back += said
         else:
-            write(1, data)
+            write(1, said)
         return bool(data)
 
     def _listen(self) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import stamp
+from .. import apart, stamp
 from ..errors import SafeExtBuildError
 from ..schedule.shim import MISSING
 from .backend import load
@@ -47,6 +47,8 @@ def _answer(request: dict[str, Any], explained: Sequence[Path]) -> dict[str, Any
         hook = getattr(backend, request["hook"], None)
         if hook is None:
             return {"missing": True}
+        if request["apart"]:
+            apart.install(apart.Apart(**request["apart"]), Path.cwd())
         if any(request["stamp"].values()):
             stamp.install(stamp.Stamp(**request["stamp"]))
         value = hook(**request["arguments"])

@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,11 +23,14 @@ from .processes import (
     descendants,
     end_all,
     environment_value,
+    forsaken_wards,
+    is_ours,
     marked,
     pids,
     read,
     send,
     snapshot,
+    wake,
 )
 from .protocol import ASKED_TO_END
 from .registry import Line
@@ -151,10 +154,24 @@ def end_lost(roots: Iterable[Path], living: Iterable[str]) -> list[Outcome]:
     """End the builds whose supervisor is lost: what carries the marker of none that is `living`, and the
     workspaces under `roots` whose lock is free. The one that we ourselves are part of is left alone."""
     ours = os.environ.get(ID_VARIABLE, "")
+    wards = forsaken_wards()
+    wake(wards)
     outcomes = [outcome for root in roots for outcome in _end_abandoned(root, ours)]
+    outcomes += [outcome for ward, build in wards.items() if (outcome := _ward(ward, build, outcomes))]
     done = {outcome.build for outcome in outcomes}
     others = sorted(orphaned({*living, ours}) - done)
     return outcomes + [_finish(build, Path(os.devnull, build), _carriers(build), None) for build in others]
+
+
+def _ward(ward: Process, build: str, outcomes: Sequence[Outcome]) -> Outcome | None:
+    """What has become of a ward that was woken, where nothing else is known of its build."""
+    _wait_for(ward)
+    known = next((outcome for outcome in outcomes if outcome.build == build), Outcome(build))
+    if _lives(ward):
+        known.left.append(f"{ward.name} (pid {ward.pid}) lives")
+    else:
+        known.ended += 1
+    return None if known in outcomes else known
 
 
 def _end_abandoned(root: Path, ours: str) -> list[Outcome]:
@@ -184,17 +201,10 @@ def orphaned(living: set[str]) -> set[str]:
 
 def _without_supervisor(living: set[str]) -> set[str]:
     table = snapshot()
-    found = {pid: environment_value(pid, ID_VARIABLE) for pid in pids() if pid != os.getpid() and _is_ours(pid)}
+    found = {pid: environment_value(pid, ID_VARIABLE) for pid in pids() if pid != os.getpid() and is_ours(pid)}
     carriers = {pid: build for pid, build in found.items() if build and build not in living and pid in table}
     supervised = {build for pid, build in carriers.items() if _is_supervised(table[pid], table)}
     return set(carriers.values()) - supervised
-
-
-def _is_ours(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}").stat().st_uid == os.getuid()
-    except OSError:
-        return False
 
 
 def _is_supervised(process: Process, table: dict[int, Process]) -> bool:

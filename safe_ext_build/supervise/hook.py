@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from ..apart import Apart
 from ..errors import BuildFailed, HookMissing, SupervisionError
 from ..here import here
 from ..schedule.shim import MISSING
@@ -81,7 +82,7 @@ class Build(Tree):
     `cwd`: the directory to run it in, which is the project's or a copy of it. `backend` is `module` or
     `module:object`, `backend_path` where it lies inside the project, if it does. `check`: how the builder is to
     look at what the hook has made (see verify.gather); None when it is not. `stamp`: what to add to the
-    project's metadata.
+    project's metadata. `apart`: where setuptools writes to, when that is not to be the project's directory.
     """
 
     hook: str
@@ -91,6 +92,7 @@ class Build(Tree):
     cwd: str
     check: dict[str, Any] | None = None
     stamp: Stamp = field(default_factory=Stamp)
+    apart: Apart | None = None
 
 
 @dataclass
@@ -153,6 +155,7 @@ def run(build: Build, workspace: Workspace, signals: Signals, farewell: Callable
         "cwd": build.cwd,
         "check": build.check,
         "stamp": asdict(build.stamp),
+        "apart": asdict(build.apart) if build.apart else None,
     }
     with writing(workspace.path):
         (workspace.path / "request.json").write_text(json.dumps(request))
@@ -165,27 +168,25 @@ def run(build: Build, workspace: Workspace, signals: Signals, farewell: Callable
     return _answer(build, _ended_by_itself(ending, workspace), workspace)
 
 
-def run_command(command: list[str], tree: Tree, workspace: Workspace, signals: Signals) -> tuple[int, int]:
+def run_command(
+    command: list[str], tree: Tree, workspace: Workspace, signals: Signals, *, stands_for_us: bool = False
+) -> tuple[int, int]:
     """Run a program under supervision; returns its exit status, and the signal that we were sent, or 0.
 
-    We are no frontend's here, so it is no reason to end when our parent does. Raises SafeExtBuildError.
+    We are no frontend's here, so it is no reason to end when our parent does. `stands_for_us`: we end as the
+    program does: where it dies by a signal, that is what is returned, and no error. Raises SafeExtBuildError.
     """
     ending = _supervise(command, tree, workspace, signals, frontend=False)
-    if ending.signal:
-        return 1, ending.signal
+    number = ending.signal or (_died_by(ending.verdict) if stands_for_us else 0)
+    if number:
+        return 128 + number, number
     return _ended_by_itself(ending, workspace).builder_status >> 8, 0
 
 
-def run_program(command: list[str], tree: Tree, workspace: Workspace, signals: Signals) -> tuple[int, int]:
-    """As `run_command`, for a program that we stand for: where it dies by a signal, that is what is returned."""
-    ending = _supervise(command, tree, workspace, signals, frontend=False)
-    if ending.signal:
-        return 128 + ending.signal, ending.signal
-    verdict = ending.verdict
+def _died_by(verdict: Verdict | None) -> int:
+    """The signal that ended the program, and nothing before it; else 0."""
     killed = verdict.builder_status & 0x7F if verdict else 0
-    if verdict and killed and verdict.reason == BUILDER_KILLED.format(killed):
-        return 128 + killed, killed
-    return _ended_by_itself(ending, workspace).builder_status >> 8, 0
+    return killed if verdict and killed and verdict.reason == BUILDER_KILLED.format(killed) else 0
 
 
 def _supervise(
@@ -230,7 +231,8 @@ def _start(
     start = child_command("safe_ext_build.supervise.supervisor", order, isolated=True, parent=os.getpid())
     try:
         inherited = [descriptor for descriptor in (reader, workspace.lock, show.terminal) if descriptor >= 0]
-        supervisor = subprocess.Popen(start, pass_fds=inherited, start_new_session=True)
+        told = {**os.environ, WITHIN_VARIABLE: str(workspace.path)}  # for a build below it whose own was wiped
+        supervisor = subprocess.Popen(start, env=told, pass_fds=inherited, start_new_session=True)
     except OSError as error:
         os.close(writer)
         what = f"the process that watches over a build cannot be started: {error.strerror}"

@@ -15,6 +15,8 @@ from .linux import pidfd_open, pidfd_send_signal
 PAGE = os.sysconf("SC_PAGE_SIZE")
 ID_VARIABLE = "SAFE_EXT_BUILD_ID"
 JOB_VARIABLE = "SAFE_EXT_BUILD_JOB"
+WARD_VARIABLE = "SAFE_EXT_BUILD_WARD"
+"""Of a ward: what it looks after (the workspace's id), and process id and start time of its hook process."""
 
 
 class Process(NamedTuple):
@@ -124,6 +126,14 @@ def environment_value(pid: int, variable: str) -> str | None:
     return next((os.fsdecode(entry[len(prefix) :]) for entry in _environ(pid) if entry.startswith(prefix)), None)
 
 
+def inherited(variable: str) -> str:
+    """What a variable holds here, or in who is above us: tox, or `env -i`, may have wiped ours. '' for none."""
+    value, process = os.environ.get(variable), read(os.getppid())
+    while not value and process and process.pid > 1:
+        value, process = environment_value(process.pid, variable), read(process.parent)
+    return value or ""
+
+
 def _environ(pid: int) -> list[bytes]:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
@@ -138,6 +148,36 @@ def marked(build_id: str) -> list[Process]:
     carriers = (pid for pid in pids() if not markers.isdisjoint(_environ(pid)))
     found = (read(pid) for pid in carriers if pid != os.getpid())
     return [process for process in found if process and process.state not in "ZX"]
+
+
+def forsaken_wards() -> dict[Process, str]:
+    """The wards that somebody has stopped, whose hook process has died since; and what they looked after."""
+    stopped = [process for pid in pids() if (process := read(pid)) and process.state in "Tt"]
+    found = {}
+    for ward in stopped:
+        build, _, hook = (environment_value(ward.pid, WARD_VARIABLE) or "").partition(" ")
+        if build and is_ours(ward.pid) and not _lives(*map(int, hook.split())):
+            found[ward] = build
+    return found
+
+
+def wake(wards: Iterable[Process]) -> None:
+    """Let stopped wards go on, so that they see what has become of their hook process, clear up and end."""
+    for ward in wards:
+        send(ward, signal.SIGCONT)
+
+
+def is_ours(pid: int) -> bool:
+    """Whether a process is one of this user."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid == os.getuid()
+    except OSError:
+        return False
+
+
+def _lives(pid: int, start: int) -> bool:
+    process = read(pid)
+    return process is not None and process.start == start and process.state not in "ZX"
 
 
 def printing_to(sink: str) -> list[Process]:

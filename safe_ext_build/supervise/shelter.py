@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +16,7 @@ from pathlib import Path
 from .. import probe
 from ..errors import SupervisionError
 from .hook import MORE_PROCESSES, leave_if_orphaned, python_command
-from .processes import end_all, read
+from .processes import WARD_VARIABLE, end_all, read
 from .ward import of
 from .workspace import Workspace, furnish, make, temporary
 
@@ -30,6 +31,7 @@ class Ward:
         ours, parent = read(os.getpid()), read(os.getppid()) if frontend else None
         pids = [number for one in (ours, parent) for number in ((one.pid, one.start) if one else (0, 0))]
         command = python_command(f"{__package__}.ward", str(place), *map(str, pids), isolated=True)
+        told = f"{place.name} {pids[0]} {pids[1]}"
         try:
             self._process = subprocess.Popen(
                 command,
@@ -37,6 +39,7 @@ class Ward:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
+                env={**os.environ, WARD_VARIABLE: told},
                 start_new_session=True,
             )
         except OSError as error:
@@ -54,9 +57,10 @@ class Ward:
             os.write(self._writer, b"q")
         os.close(self._writer)
         self._writer = -1
+        self._process.send_signal(signal.SIGCONT)  # somebody may have stopped it
         try:
             self._process.wait(_PATIENCE)
-        except subprocess.TimeoutExpired:  # somebody has stopped it
+        except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 

@@ -20,7 +20,18 @@ from pathlib import Path
 from . import guard, stall, usage
 from .job_server import JobServer
 from .linux import begin_child, pidfd_open, raise_stack, set_name, set_subreaper
-from .processes import Process, descendants, end_all, marked, read, reap, send, snapshot
+from .processes import (
+    Process,
+    descendants,
+    end_all,
+    forsaken_wards,
+    marked,
+    read,
+    reap,
+    send,
+    snapshot,
+    wake,
+)
 from .progress import Show
 from .protocol import BUILDER_KILLED, CONTINUE, FAILED, SIGNAL_BYTES, STOP, SupervisorRequest, Verdict
 from .view import View
@@ -251,6 +262,7 @@ class Supervisor:
             # Nobody comes after us. (The hook process may have been killed while we were busy above.)
             self._end_hook()
             self.workspace.remove()
+            wake(forsaken_wards())
         try:
             os.write(self.guard_pipe, b"q")
         except OSError:

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from .linux import pidfd_open, set_name
-from .processes import Process, end_all, marked, printing_to, read, send
+from .processes import Process, end_all, forsaken_wards, marked, printing_to, read, send, wake
 from .workspace import inner, lives, remove_tree
 
 GRACE = 2.0
@@ -36,6 +36,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     if _is_orphaned(_known(hook, hook_start), frontend, frontend_start):
         clear(place)
+        wake(forsaken_wards())
 
 
 def _known(pid: int, start: int) -> Process | None:

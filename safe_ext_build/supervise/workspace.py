@@ -28,7 +28,7 @@ from typing import Protocol
 from ..errors import SupervisionError
 from ..launcher import names
 from ..schedule.ninjafile import can_name
-from .processes import end_all, marked
+from .processes import end_all, forsaken_wards, inherited, marked, wake
 
 MIN_FREE = 1 << 30
 # sun_path holds 108 bytes with its final NUL (unix(7)); the socket is the longest name that we need.
@@ -129,7 +129,7 @@ def _remove_inner(path: Path) -> None:
 
 def _register(path: Path) -> None:
     """Let the build that we are part of know of a workspace; nothing of it needs to be there yet."""
-    outer = Path(os.environ.get(WITHIN_VARIABLE, ""))
+    outer = Path(inherited(WITHIN_VARIABLE))
     with contextlib.suppress(OSError):  # it has just ended
         if outer.is_absolute() and _is_workspace(outer):
             (outer / INNER).mkdir(exist_ok=True)
@@ -213,6 +213,7 @@ def furnish(workspace: Workspace, shim_roots: list[Path]) -> None:
 
 def collect(root: Path) -> list[str]:
     """Remove the workspaces under `root` that no live build owns, and end what still runs of their builds."""
+    wake(forsaken_wards())
     removed = []
     for path in root.iterdir():
         if path.is_symlink() or not _is_workspace(path):

@@ -190,14 +190,14 @@ def find_candidates(
     root: Path = Path("/"),
     site_dirs: Sequence[Path] = (),
     prefixes: Sequence[Path] = (),
-) -> list[Candidate]:
-    """All places where a toolkit may be, in order of trust, each once.
+) -> tuple[list[Candidate], list[str]]:
+    """All places where a toolkit may be, in order of trust, each once; and the lines about what the user named.
 
     `explicit` is the setting `cuda.home`, `root` the root of the system's own places, `site_dirs` are the
     site directories whose wheels count, and `prefixes` environments, of conda perhaps, active or not.
     """
-    named, _ = _named(explicit, explicit_source, environ)
-    return _unique([*named, *_implicit(environ, root, site_dirs, prefixes)])
+    named, lines = _named(explicit, explicit_source, environ)
+    return _unique([*named, *_implicit(environ, root, site_dirs, prefixes)]), lines
 
 
 def _named(
@@ -286,8 +286,7 @@ def discover(
     prefixes: Sequence[Path] = (),
 ) -> Discovery:
     """Find and probe all candidates, several at a time; each toolkit appears once."""
-    named, lines = _named(explicit, explicit_source, environ)
-    candidates = _unique([*named, *_implicit(environ, root, site_dirs, prefixes)])
+    candidates, lines = find_candidates(explicit, explicit_source, environ, root, site_dirs, prefixes)
     results = tools.each(lambda candidate: probe(candidate, environ), candidates)
     found: dict[Path, Toolkit] = {}
     for toolkit in results:

@@ -8,6 +8,7 @@ may be linked together.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -52,7 +53,25 @@ class Compiler:
         return int(self.version.partition(".")[0])
 
     def describe(self) -> str:
-        return f"{self.kind} {self.version} ({self.path})"
+        return str(self.path) if self.kind == "other" else f"{self.kind} {self.version} ({self.path})"
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """A compiler that is there. `objection`: why it does not fit, '' if it does. `named_by`: the variables that
+    name it, in words; '' where it is merely installed."""
+
+    compiler: Compiler
+    objection: str
+    named_by: str = ""
+
+    def describe(self) -> str:
+        if self.objection:
+            verdict = f"does not fit: {self.objection}"
+        else:
+            verdict = "taken as it is, of a kind that is not known" if self.compiler.kind == "other" else "fits"
+        named = f" (of {self.named_by})" if self.named_by else ""
+        return f"{self.compiler.describe()}{named}: {verdict}"
 
 
 @dataclass(frozen=True)
@@ -148,12 +167,32 @@ def fit_host(
 
 def survey(
     torch: TorchFacts, home: Path | None, build: str, environ: Mapping[str, str], root: Path = Path("/")
-) -> list[tuple[Compiler, str]]:
-    """Every host compiler that is installed, and why it does not fit; '' if it does."""
+) -> list[Surveyed]:
+    """Every host compiler that is there: those that variables name, whatever they are called, come first."""
     bounds = torch_bounds(torch)
     if home is not None:
         bounds = _together(nvcc_bounds(home, build), bounds)
-    return [(found, bounds.objection(found)) for found in _Search(environ, root).installed()]
+    search = _Search(environ, root)
+    named = _named(search, home is not None)
+    paths = {compiler.path.resolve() for compiler in named}
+    others = [found for found in search.installed() if found.path.resolve() not in paths]
+    return [
+        *(Surveyed(compiler, bounds.objection(compiler), ", ".join(by)) for compiler, by in named.items()),
+        *(Surveyed(compiler, bounds.objection(compiler)) for compiler in others),
+    ]
+
+
+def _named(search: _Search, with_nvcc: bool) -> dict[Compiler, list[str]]:
+    """The compilers that somebody has named, by whatever names them; one that is not there is a build's error."""
+    places = [(search.environ.get("CXX", "").strip(), "CXX")]
+    if with_nvcc and (for_nvcc := named_for_nvcc(search.environ)):
+        places.append(for_nvcc)
+    found: dict[Compiler, list[str]] = {}
+    for text, source in places:
+        with contextlib.suppress(ToolkitError):
+            if text:
+                found.setdefault(search.named(text, source), []).append(source)
+    return found
 
 
 @dataclass(frozen=True)

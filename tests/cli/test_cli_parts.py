@@ -59,18 +59,16 @@ def test_a_url_is_not_taken_for_a_path(url: str, hint: str, capsys: pytest.Captu
     assert f"error[SEB-8102]: {url} is a URL, and URLs are not fetched" in said and f"hint: {hint}" in said
 
 
-def test_a_wheel_without_a_place_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (built := tmp_path / "a-1.whl").touch()
-    with pytest.raises(SafeExtBuildError, match="cannot be written to /proc/out") as caught:
-        wheel._delivered(built, Path("/proc/out"))
-    kept = tmp_path / "safe-ext-build" / "wheels" / "a-1.whl"
-    assert caught.value.hint == f"It is kept: take it from {kept}" and kept.is_file()
-
-
 def test_an_option_without_a_value(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["wheel", "x", "-C", "jobs.max"]) == 1
     assert "hint: Write -C jobs.max=VALUE." in capsys.readouterr().err
+    assert main.main(["wheel", "x", "-C", "=1"]) == 1
+    assert "error[SEB-1010]: -C =1 has no name before the =\n" in capsys.readouterr().err
+
+
+def test_an_empty_variable_is_no_directory(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["wheel", "x", "--out", ""]) == 1
+    assert "error[SEB-8004]: --out is empty" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", [".", "./a", "a/b", "/a", "~/a", "a-1.0.tar.gz", "a.zip"])

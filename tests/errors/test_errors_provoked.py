@@ -852,7 +852,7 @@ TABLE: dict[str, tuple[Provoke, str, str]] = {
     "SEB-8010": (
         lambda *_: report._write(cast(Any, None), Path("/proc/out/a.html")),
         "/proc/out/a.html cannot be written: ",
-        "Name another file.",
+        "Name another file, or make the directory.",
     ),
     "SEB-8012": (command("history"), "the history of compiles cannot be used: /", "to begin anew"),
     "SEB-8013": (no_venv, "cannot make a virtual environment: no venv here", "apt install python3-venv"),

@@ -62,8 +62,8 @@ def test_a_directory_with_a_backend_of_its_own(ground: Ground, tmp_path: Path) -
     project = copy_project("in_tree", tmp_path)
     set_backend(project, 'requires = []\nbuild-backend = "tiny_backend"\nbackend-path = ["backend"]\n')
     before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
-    run = build(ground, project, tmp_path, "-o", "out/here", "-C", "colour=green", "-C", "jobs.max=1").check()
-    assert only_wheel(tmp_path / "out" / "here").name == "in_tree-1.0-py3-none-any.whl"
+    run = build(ground, project, tmp_path, "-o", "out", "-C", "colour=green", "-C", "jobs.max=1").check()
+    assert only_wheel(tmp_path / "out").name == "in_tree-1.0-py3-none-any.whl"
     assert (project / "built.txt").read_text() == "colour=green\n"
     assert "tiny_backend runs in the build" in run.output
     assert "of nobody" not in run.output

@@ -257,6 +257,12 @@ def test_the_suffix_decides(tmp_path: Path, name: str, begins: str) -> None:
     assert [path.name for path in (tmp_path / "new").iterdir()] == [name]
 
 
+def test_a_slip_of_the_pen_makes_no_tree(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=f"there is no directory {tmp_path / 'tpyo'}"):
+        shelf.export(make(run()), tmp_path / "tpyo" / "new" / "r.html")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     said: list[str] = []

@@ -240,6 +240,7 @@ def test_a_build_with_the_largest_first_then_nothing_to_do(site: Site) -> None:
     site.write({"a.cpp": ":", "b.cpp": "# larger\n:", "my file.cpp".replace(" ", "-"): "# the very largest\n:"})
     code, out = site.ninja("-v", "-j", "1")
     assert code == 0, out
+    assert out.count(f" g++ -I{site.place} -c ") == 3 and "SEB_ENV" not in out
     # ninja starts them in the file's order, and so do they ask, within what the scheduler lets through
     copies = list((site.place / "w").glob("*.ninja"))
     built = [line for copy in copies for line in copy.read_text().splitlines() if line.startswith("build ")]

@@ -61,6 +61,12 @@ def every_pid() -> Iterator[int]:
             return
 
 
+def mounts() -> str:
+    """Why nothing can be mounted for a test alone; empty when it can."""
+    done = subprocess.run(["unshare", "-m", "true"], capture_output=True, text=True, check=False)
+    return done.stderr.strip()
+
+
 class Bystanders:
     """Innocent processes that bear the names of build tools, each in a session of its own."""
 

@@ -87,6 +87,16 @@ def test_who_watches_and_goes_away(project: Project) -> None:
         assert process.wait(10) == 0
 
 
+def test_who_has_seen_enough(project: Project) -> None:
+    """Ctrl-C is how one leaves `--watch`."""
+    watch = [sys.executable, "-m", "safe_ext_build", "builds", "--watch"]
+    with subprocess.Popen(watch, env=project.environ(), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+
+
 def test_a_client_that_does_not_read_disturbs_nothing(project: Project) -> None:
     project.write_sources(dict.fromkeys("abc", "seconds=1"))
     with started(project, project.hook()) as build:

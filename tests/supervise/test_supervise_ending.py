@@ -163,7 +163,7 @@ def test_a_build_that_is_seen_in_pieces_is_not_lost(monkeypatch: pytest.MonkeyPa
     looks = iter(tables)
     monkeypatch.setattr(ending, "snapshot", lambda: {one.pid: one for one in next(looks)})
     monkeypatch.setattr(ending, "pids", lambda: list(builds))
-    monkeypatch.setattr(ending, "_is_ours", lambda _: True)
+    monkeypatch.setattr(ending, "is_ours", lambda _: True)
     monkeypatch.setattr(ending, "environment_value", lambda pid, _: builds[pid])
     assert ending.orphaned(set()) == {"bbbbbbbbbbbb"}
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kill_harness import PROMISE, Build, Project, started
+from kill_harness import MARKER, PROMISE, Build, Project, started
 
 from safe_ext_build.supervise import workspace
 from safe_ext_build.supervise.processes import ID_VARIABLE
@@ -19,10 +19,15 @@ from safe_ext_build.supervise.processes import ID_VARIABLE
 SLOW = {"a": "seconds=60 stubborn=1 escape=1", "b": "seconds=60 stubborn=1"}
 
 
-def within(project: Project, elsewhere: Path | None = None) -> list[str]:
-    """`run -- pip wheel`; `elsewhere`: where the inner build has its workspaces."""
+def within(project: Project, elsewhere: Path | None = None, *, wiped: bool = False) -> list[str]:
+    """`run -- pip wheel`; `elsewhere`: where the inner build has its workspaces. `wiped`: nothing is left to it of
+    the outer one's environment."""
     inner = project.pip()
-    if elsewhere:
+    if wiped:
+        kept = {**project.environ(), MARKER: "$SEB_KILL_TEST", "SAFE_EXT_BUILD_WORKSPACE_DIR": str(elsewhere)}
+        given = " ".join(f'"{name}={value}"' for name, value in kept.items())
+        inner = ["sh", "-c", f"exec env -i {given} {shlex.join(inner)}"]
+    elif elsewhere:
         variable = f"SAFE_EXT_BUILD_WORKSPACE_DIR={elsewhere}"
         inner = ["sh", "-c", f"{variable} exec {shlex.join(inner)}"]
     return [sys.executable, "-m", "safe_ext_build", "run", "--", *inner]
@@ -42,12 +47,13 @@ def assert_cleared(build: Build, *roots: Path) -> None:
     ("victim", "number"),
     [("frontend", signal.SIGKILL), ("frontend", signal.SIGTERM), ("seb-super", signal.SIGKILL)],
 )
-@pytest.mark.parametrize("apart", [False, True])
-def test_the_outer_build_is_hit(project: Project, victim: str, number: int, apart: bool) -> None:
+@pytest.mark.parametrize("how", ["beside", "elsewhere", "wiped"])
+def test_the_outer_build_is_hit(project: Project, victim: str, number: int, how: str) -> None:
     project.write_sources(SLOW)
     elsewhere = project.scratch / "elsewhere"
     elsewhere.mkdir(mode=0o700)
-    with started(project, within(project, elsewhere if apart else None)) as build:
+    command = within(project, elsewhere if how != "beside" else None, wiped=how == "wiped")
+    with started(project, command) as build:
         build.wait_for("cicc", 2)
         assert len(build.named("seb-super")) == 2
         build.hit(victim, number)

@@ -14,17 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from kill_harness import Project, is_whole, make_project
+from kill_harness import Project, is_whole, make_project, mounts
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # What torch writes of the last two into a build.ninja breaks it.
 NAMES = ["a b #'\"é\\", "x" * 245, "a$b:c|d", "a\nb"]
-
-
-def mounts() -> str:
-    """Why nothing can be mounted for a test alone; empty when it can."""
-    done = subprocess.run(["unshare", "-m", "true"], capture_output=True, text=True, check=False)
-    return done.stderr.strip()
 
 
 needs_mounts = pytest.mark.skipif(bool(mounts()), reason=f"no mount namespace: {mounts()}")
@@ -169,6 +163,25 @@ def test_a_workspace_without_room_is_told_before_anything_is_compiled(project: P
 
 
 @needs_mounts
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        ("size=64k", "SEB-4005", r"has 6\d KiB free; this build needs about \d+ MiB$"),
+        ("nr_inodes=20", "SEB-4004", r"can hold 1\d more files"),
+    ],
+)
+def test_a_workspace_without_room_is_told_with_the_metadata(
+    project: Project, options: str, code: str, said: str
+) -> None:
+    """It is what frontends ask for first."""
+    hook = project.hook("prepare_metadata_for_build_wheel")
+    ended = run(project, mounted(f'mount -t tmpfs -o {options} none "$1"', hook, project.workspaces))
+    assert ended.status == 1
+    what = rf"error\[{code}\]: {re.escape(str(project.workspaces))}/\S+, where temporary files go, {said}"
+    assert re.search(what, ended.output, re.MULTILINE), ended.output
+
+
+@needs_mounts
 def test_a_temporary_directory_that_is_not_there_or_is_full_does_not_matter(project: Project) -> None:
     run(project, project.hook(), TMPDIR="/nonexistent").check()
     full = mounted('mount -t tmpfs -o size=4k,noexec none "$1"', project.hook(), project.temp)
@@ -250,3 +263,14 @@ def test_a_user_without_an_entry_or_a_home(public: Project, home: str | None) ->
     assert run(public, command).check().said("compiled 3 objects")
     left = [path.name for path in public.root.iterdir()]
     assert not [name for name in left if re.match(r"[~.]", name)], left
+
+
+@needs_mounts
+def test_a_wheel_that_its_directory_does_not_hold_is_kept(project: Project) -> None:
+    full = mounted('mount -t tmpfs -o size=4k none "$1" && echo > "$1/full"', project.hook(), project.wheels)
+    ended = run(project, full)
+    kept = project.scratch / "cache" / "safe-ext-build" / "wheels"
+    assert ended.status == 1
+    assert ended.said(f"error[SEB-8005]: the wheel was built, but cannot be written to {project.wheels}: No space")
+    assert ended.said(f"hint: It is kept: take it from {kept}/standin-1.0-py3-none-any.whl"), ended.output
+    assert [path.name for path in kept.iterdir()] == ["standin-1.0-py3-none-any.whl"]

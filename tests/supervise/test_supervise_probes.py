@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -135,4 +136,49 @@ def test_supervisor_killed_while_everybody_else_who_could_clear_up_is_stopped(pr
             assert time.monotonic() < build.hit_at + PROMISE
             time.sleep(0.02)
         os.kill(guard, signal.SIGCONT)
+        assert_cleared(build)
+
+
+def wards(build: Build) -> list[int]:
+    build.wait_for("seb-ward")
+    return build.victims("seb-ward")
+
+
+def test_a_ward_that_was_stopped_goes_with_its_hook_process(project: Project) -> None:
+    with started(project, project.hook()) as build:
+        (ward,) = wards(build)
+        os.kill(ward, signal.SIGSTOP)
+        assert build.process.wait(60) == 0
+        assert build.leftovers() == []
+
+
+def test_a_ward_that_was_stopped_is_woken_when_its_hook_process_was_killed(project: Project) -> None:
+    with started(project, project.hook()) as build:
+        build.wait_for("cicc", 1)
+        (ward,) = wards(build)
+        os.kill(ward, signal.SIGSTOP)
+        build.hit("frontend", signal.SIGKILL)
+        assert_cleared(build)
+
+
+@pytest.mark.parametrize("by", ["the next build", "kill --stale"])
+def test_a_ward_that_nobody_has_continued_is_ended(project: Project, by: str) -> None:
+    kill = [sys.executable, "-m", "safe_ext_build", "kill", "--stale"]
+    command = project.hook() if by == "the next build" else kill
+    with started(project, project.hook()) as build:
+        build.wait_for("cicc", 1)
+        (ward,) = wards(build)
+        os.kill(ward, signal.SIGSTOP)
+        build.hit("frontend+seb-guard+seb-super", signal.SIGKILL)
+        deadline = time.monotonic() + PROMISE
+        while set(build.names()) != {"seb-ward"}:
+            assert time.monotonic() < deadline, build.names()
+            time.sleep(0.02)
+        done = subprocess.run(
+            command, cwd=project.root, env=project.environ(), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        if by == "kill --stale":
+            assert "is all clear: 1 process ended, workspace removed" in done.stderr
+        build.mark("frontend")
         assert_cleared(build)

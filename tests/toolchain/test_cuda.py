@@ -108,7 +108,7 @@ def test_order_of_trust(tmp_path: Path) -> None:
         "EBROOTCUDA": str(module),
         "CUDA_ROOT": "/nowhere",
     }
-    candidates = cuda.find_candidates(None, "", environ, root, [site])
+    candidates, _ = cuda.find_candidates(None, "", environ, root, [site])
     places = [(Path(one.path).relative_to(tmp_path).as_posix(), one.origin) for one in candidates]
     assert places == [
         ("named", "CUDA_HOME"),
@@ -145,7 +145,7 @@ def test_what_the_user_named(
     places = {name: str(fakes.toolkit(tmp_path / name)) for name in "ab"}
     given = explicit and explicit.format(**places)
     environ = {name: value.format(**places) for name, value in environ.items()}
-    candidates = cuda.find_candidates(given, source, environ, tmp_path / "root")
+    candidates, _ = cuda.find_candidates(given, source, environ, tmp_path / "root")
     assert [(Path(one.path).name, one.required) for one in candidates] == ([expected] if expected else [])
 
 
@@ -160,7 +160,7 @@ def test_our_own_shim_is_not_a_candidate(tmp_path: Path) -> None:
     real = fakes.nvcc(tmp_path / "real" / "nvcc")
     shims = str(tmp_path / "shims")
     environ = {"PATH": f"{shims}:{tmp_path / 'real'}", "SAFE_EXT_BUILD_SHIMS": shims}
-    assert [one.path for one in cuda.find_candidates(None, "", environ, tmp_path)] == [str(real)]
+    assert [one.path for one in cuda.find_candidates(None, "", environ, tmp_path)[0]] == [str(real)]
 
 
 # Probing

@@ -14,7 +14,16 @@ import pytest
 
 from safe_ext_build.errors import ToolkitError
 from safe_ext_build.toolchain.fingerprint import fingerprint
-from safe_ext_build.toolchain.host import Bounds, Host, compiler_of, fit_host, named_for_nvcc, probe, read_bounds
+from safe_ext_build.toolchain.host import (
+    Bounds,
+    Host,
+    compiler_of,
+    fit_host,
+    named_for_nvcc,
+    probe,
+    read_bounds,
+    survey,
+)
 from safe_ext_build.toolchain.torch import read_torch
 
 HEADER = """
@@ -350,3 +359,22 @@ def test_without_the_c_compiler_that_setuptools_calls(machine: Machine) -> None:
     assert host.environment == {**chosen(cxx), "CC": str(c)}
     assert host.lines[-1] == f"there is no gcc on PATH; C is compiled with {c}"
     assert "CC" not in machine.fit(CC=str(cxx)).environment
+
+
+def surveyed(machine: Machine, **environ: str) -> list[str]:
+    found = survey(machine.torch, machine.home, NVCC, {"PATH": str(machine.path), **environ}, machine.root)
+    return [one.describe() for one in found]
+
+
+def test_a_survey_begins_with_what_is_named_whatever_it_is_called(machine: Machine) -> None:
+    machine.compilers("12.2.0")
+    mine, odd = machine.gcc("mycc", "13.1.0"), fakes.script(machine.path / "oddcc", "echo Odd 1")
+    gxx = f"gcc 12.2.0 ({machine.path / 'g++'}): fits"
+    assert surveyed(machine) == [gxx]
+    assert surveyed(machine, CXX="mycc") == [f"gcc 13.1.0 ({mine}) (of CXX): fits", gxx]
+    assert surveyed(machine, CXX="mycc", CC="mycc") == [f"gcc 13.1.0 ({mine}) (of CXX, CC): fits", gxx]
+    assert surveyed(machine, CXX="oddcc", NVCC_CCBIN="g++") == [
+        f"{odd} (of CXX): taken as it is, of a kind that is not known",
+        f"gcc 12.2.0 ({machine.path / 'g++'}) (of NVCC_CCBIN): fits",
+    ]
+    assert surveyed(machine, CXX="not-there") == [gxx]
