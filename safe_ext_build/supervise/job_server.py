@@ -160,9 +160,9 @@ class JobServer:
 
     def _advance(self) -> None:
         """Let the broker decide, while no neighbour does; what must run at any rate does not wait for them."""
-        if self._waits_for_cache():
-            return
         self._open_farm()
+        if self._waits_for_servers():
+            return
         with self.neighbours.turn() as ours:
             if ours or not self.broker.running():
                 now = time.monotonic()
@@ -175,17 +175,18 @@ class JobServer:
             self._signal_compiler(job, signal.SIGSTOP if stop else signal.SIGCONT)
         self.broker.paused.clear()
 
-    def _waits_for_cache(self) -> bool:
-        """Whether a compile waits for the server to begin: a client that finds none would start one itself."""
+    def _waits_for_servers(self) -> bool:
+        """Whether a compile waits for a server to begin: a client that finds none would start one itself, and what
+        might leave would run here."""
         if self.cache.state == "none" and any(
             self.broker.tool_of(job) == SCCACHE for job in self.broker.waiting()
         ):
             self.cache.need()
             self._heed_cache()
-        return self.cache.state == "starting"
+        return "starting" in (self.cache.state, self.farm.state)
 
     def _open_farm(self) -> None:
-        """Have the client started before anything is sent: one that finds no server would start its own."""
+        """Have the client started as soon as something may leave."""
         away = self.broker.scheduler.away
         if away.slots and self.farm.state in ("none", "lost") and self.broker.waiting():
             self.farm.need()
