@@ -305,7 +305,7 @@ class Scheduler:
 
     def _admissions(self, now: float, budget: int | None, closed: str, first: bool) -> Decision:
         admit: list[tuple[int, int]] = []
-        send = [] if closed else self._send(now, budget)
+        send = self._send(now, budget) if self.away.free(now) and not closed else []
         if first and not self._running and self._waiting:
             admit.append(self._start_first(now, budget))
         if self._blocked not in self._jobs or self._blocked in self._running:
