@@ -188,14 +188,20 @@ def _carriers(build: str) -> dict[int, Process]:
 
 
 def orphaned(living: set[str]) -> set[str]:
-    """The builds of this user that still have processes, but no supervisor above them."""
+    """The builds of this user that still have processes, but no supervisor above any of them: seen twice, since
+    processes end, and change their parent, while they are looked at one after the other."""
+    found = _unsupervised(living)
+    return found & _unsupervised(living) if found else found
+
+
+def _unsupervised(living: set[str]) -> set[str]:
     table = snapshot()
-    found = {pid: environment_value(pid, ID_VARIABLE) for pid in pids() if pid != os.getpid() and is_ours(pid)}
-    return {
-        build
-        for pid, build in found.items()
-        if build and build not in living and pid in table and not _is_supervised(table[pid], table)
-    }
+    builds = {pid: environment_value(pid, ID_VARIABLE) for pid in pids() if pid != os.getpid() and is_ours(pid)}
+    found, supervised = set[str](), set(living)
+    for pid, build in builds.items():
+        if build and pid in table:
+            (supervised if _is_supervised(table[pid], table) else found).add(build)
+    return found - supervised
 
 
 def _is_supervised(process: Process, table: dict[int, Process]) -> bool:

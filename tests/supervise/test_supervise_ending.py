@@ -18,7 +18,7 @@ from safe_ext_build.cli import kill as kill_
 from safe_ext_build.errors import SafeExtBuildError
 from safe_ext_build.machine.neighbours import NOTHING, Record, living
 from safe_ext_build.supervise import ending
-from safe_ext_build.supervise.processes import ID_VARIABLE
+from safe_ext_build.supervise.processes import ID_VARIABLE, Process
 from safe_ext_build.supervise.registry import Line
 
 STUBBORN = "seconds=60 stubborn=1 escape=2"
@@ -49,6 +49,30 @@ def carrying(build: str) -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             process.kill()
+
+
+def process(pid: int, name: str, parent: int) -> Process:
+    return Process(pid, name, "S", parent, pid, pid, 1, 0)
+
+
+def test_a_build_whose_processes_change_their_parents_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell that nvcc has started its tool by has just ended: what stands above that is not known."""
+    table = {
+        one.pid: one
+        for one in (
+            process(2, "seb-super", 1),
+            process(3, "seb-builder", 2),
+            process(5, "cicc", 4),  # whose parent, 4, is not in the table any more
+            process(6, "cicc", 1),  # of a build that is lost
+        )
+    }
+    builds = {3: "lives", 5: "lives", 6: "lost"}
+    monkeypatch.setattr(ending, "snapshot", lambda: table)
+    monkeypatch.setattr(ending, "pids", lambda: iter(table))
+    monkeypatch.setattr(ending, "is_ours", lambda pid: True)
+    monkeypatch.setattr(ending, "environment_value", lambda pid, variable: builds.get(pid))
+    assert ending.orphaned(set()) == {"lost"}
+    assert ending.orphaned({"lost"}) == set()
 
 
 def test_nothing_runs(project: Project) -> None:
