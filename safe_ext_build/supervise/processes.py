@@ -152,19 +152,28 @@ def marked(build_id: str) -> list[Process]:
 
 def forsaken_wards() -> dict[Process, str]:
     """The wards that somebody has stopped, whose hook process has died since; and what they looked after."""
-    stopped = [process for pid in pids() if (process := read(pid)) and process.state in "Tt"]
     found = {}
-    for ward in stopped:
+    for ward in _stopped():
         build, _, hook = (environment_value(ward.pid, WARD_VARIABLE) or "").partition(" ")
-        if build and is_ours(ward.pid) and not _lives(*map(int, hook.split())):
+        if build and not _lives(*map(int, hook.split())):
             found[ward] = build
     return found
 
 
-def wake(wards: Iterable[Process]) -> None:
-    """Let stopped wards go on, so that they see what has become of their hook process, clear up and end."""
-    for ward in wards:
-        send(ward, signal.SIGCONT)
+def stopped_with(variable: str, value: str) -> list[Process]:
+    """The processes that somebody has stopped, and that were started with this variable."""
+    return [process for process in _stopped() if environment_value(process.pid, variable) == value]
+
+
+def _stopped() -> list[Process]:
+    found = (read(pid) for pid in pids())
+    return [process for process in found if process and process.state in "Tt" and is_ours(process.pid)]
+
+
+def wake(stopped: Iterable[Process]) -> None:
+    """Let those go on who watch over a build, so that they see what has become of it, clear up and end."""
+    for process in stopped:
+        send(process, signal.SIGCONT)
 
 
 def is_ours(pid: int) -> bool:

@@ -265,6 +265,7 @@ class Supervisor:
             wake(forsaken_wards())
         try:
             os.write(self.guard_pipe, b"q")
+            os.kill(self.guard, signal.SIGCONT)  # somebody may have stopped it
         except OSError:
             pass
 

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from .linux import pidfd_open, set_name
-from .processes import Process, end_all, forsaken_wards, marked, printing_to, read, send, wake
-from .workspace import inner, lives, remove_tree
+from .processes import Process, end_all, forsaken_wards, marked, printing_to, read, send, stopped_with, wake
+from .workspace import WITHIN_VARIABLE, inner, lives, remove_tree
 
 GRACE = 2.0
 """Seconds for a hook process to end when it is asked to, its frontend being gone; its supervisor needs some."""
@@ -91,6 +91,7 @@ def clear(place: Path) -> None:
 
     Builds inside of it may end by themselves first: they know best what belongs to them.
     """
+    wake(stopped_with(WITHIN_VARIABLE, str(place)))  # a supervisor, or its guard
     deadline = time.monotonic() + GRACE
     while any(lives(one) for one in inner(place)) and time.monotonic() < deadline:
         time.sleep(0.02)

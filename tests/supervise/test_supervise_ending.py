@@ -51,6 +51,30 @@ def carrying(build: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
+def process(pid: int, name: str, parent: int) -> Process:
+    return Process(pid, name, "S", parent, pid, pid, 1, 0)
+
+
+def test_a_build_whose_processes_change_their_parents_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell that nvcc has started its tool by has just ended: what stands above that is not known."""
+    table = {
+        one.pid: one
+        for one in (
+            process(2, "seb-super", 1),
+            process(3, "seb-builder", 2),
+            process(5, "cicc", 4),  # whose parent, 4, is not in the table any more
+            process(6, "cicc", 1),  # of a build that is lost
+        )
+    }
+    builds = {3: "lives", 5: "lives", 6: "lost"}
+    monkeypatch.setattr(ending, "snapshot", lambda: table)
+    monkeypatch.setattr(ending, "pids", lambda: iter(table))
+    monkeypatch.setattr(ending, "is_ours", lambda pid: True)
+    monkeypatch.setattr(ending, "environment_value", lambda pid, variable: builds.get(pid))
+    assert ending.orphaned(set()) == {"lost"}
+    assert ending.orphaned({"lost"}) == set()
+
+
 def test_nothing_runs(project: Project) -> None:
     done = kill(project)
     assert done.returncode == 1

@@ -144,12 +144,23 @@ def wards(build: Build) -> list[int]:
     return build.victims("seb-ward")
 
 
-def test_a_ward_that_was_stopped_goes_with_its_hook_process(project: Project) -> None:
+@pytest.mark.parametrize("watcher", ["seb-ward", "seb-guard"])
+def test_who_watches_and_was_stopped_goes_with_the_build(project: Project, watcher: str) -> None:
     with started(project, project.hook()) as build:
-        (ward,) = wards(build)
-        os.kill(ward, signal.SIGSTOP)
+        build.wait_for(watcher)
+        os.kill(build.victims(watcher)[0], signal.SIGSTOP)
         assert build.process.wait(60) == 0
-        assert build.leftovers() == []
+        build.mark("frontend")
+        assert_cleared(build)
+
+
+def test_a_supervisor_and_its_guard_were_stopped_when_the_hook_process_was_killed(project: Project) -> None:
+    with started(project, project.hook()) as build:
+        build.wait_for("cicc", 1)
+        for pid in build.victims("seb-super+seb-guard"):
+            os.kill(pid, signal.SIGSTOP)
+        build.hit("frontend", signal.SIGKILL)
+        assert_cleared(build)
 
 
 def test_a_ward_that_was_stopped_is_woken_when_its_hook_process_was_killed(project: Project) -> None:
