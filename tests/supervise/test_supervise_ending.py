@@ -170,10 +170,6 @@ def test_what_a_lost_build_left(project: Project) -> None:
     assert other.exists()
 
 
-def process(pid: int, name: str, parent: int) -> Process:
-    return Process(pid, name, "S", parent, pid, pid, 1, 0)
-
-
 def test_a_build_that_is_seen_in_pieces_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """`sh`, which stood between nvcc and cicc, has ended while processes were being listed."""
     supervisor, ninja = process(2, "seb-super", 1), process(3, "ninja", 2)
