@@ -95,7 +95,8 @@ def _figures(record: Record) -> Iterator[str]:
     killed = sum(run.outcome == "memory" for run in record.runs)
     held = most_held(record)
     yield _figure(str(done), f"of {words.count(len(costs(record)), 'compile')} done")
-    yield _figure(words.duration(sum(run.cpu for run in record.runs)), "CPU time")
+    cpu = words.duration(sum(run.cpu for run in record.runs))
+    yield _figure(cpu, "CPU time here" if _has_farm(record) else "CPU time")
     yield _figure(str(most_at_once(record.runs)), "at once, at most")
     if held:
         yield _figure(words.size(held), "held at most")
