@@ -196,7 +196,7 @@ class Scheduler:
         self.away.refused(now)
         asked, known = job.asked, job.forecast.known
         self._place(job, remote=False)
-        shape = self._claims.shape(job, 1)
+        shape = self._claims.shape(job, job.threads)
         if self._room() or not (self._budget is None or self._claims.fits(shape, now, self._budget)):
             job.asked = asked  # until it has ended
             job.forecast = self.forecaster.forecast(asked)
@@ -205,7 +205,7 @@ class Scheduler:
         self._unknown += known - job.forecast.known
         self.away.end(job)
         self._claims.end(job)
-        job.features, job.threads, job.may_leave = job.asked.with_threads(1), 1, False
+        job.features, job.may_leave = job.asked.with_threads(job.threads), False
         job.parallelism = job.features.parallelism
         self._claims.begin(job, shape, now)
         self._weight += job.threads

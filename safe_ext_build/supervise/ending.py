@@ -171,14 +171,23 @@ def _carriers(build: str) -> dict[int, Process]:
 
 
 def orphaned(living: set[str]) -> set[str]:
-    """The builds of this user that still have processes, but no supervisor above them."""
+    """The builds of this user that still have processes, but no supervisor above any of them.
+
+    Processes come and go while we look, and with one that is missing in the middle all below it seem to have lost
+    their supervisor. So it is the whole build that must have none, and twice.
+    """
+    lost = _without_supervisor(living)
+    if lost:
+        time.sleep(_PAUSE)
+    return lost & _without_supervisor(living) if lost else lost
+
+
+def _without_supervisor(living: set[str]) -> set[str]:
     table = snapshot()
     found = {pid: environment_value(pid, ID_VARIABLE) for pid in pids() if pid != os.getpid() and _is_ours(pid)}
-    return {
-        build
-        for pid, build in found.items()
-        if build and build not in living and pid in table and not _is_supervised(table[pid], table)
-    }
+    carriers = {pid: build for pid, build in found.items() if build and build not in living and pid in table}
+    supervised = {build for pid, build in carriers.items() if _is_supervised(table[pid], table)}
+    return set(carriers.values()) - supervised
 
 
 def _is_ours(pid: int) -> bool:

@@ -79,7 +79,7 @@ class FarmClient(CacheServer):
             self.lose(f"a server of the farm, {report.lost}, does not answer any more")
             send(self.process, signal.SIGKILL)
             return ""
-        if report.answers and self.launching.shares and report.cpus:
+        if self.launching.shares and report.cpus >= 0:
             away.slots = max(0, report.cpus - max(0, report.in_progress - away.steps))
         if report.answers == self.answers:
             return ""

@@ -30,12 +30,13 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True)
 class Report:
-    """What a round has found. `answers`: whether the scheduler does; then `cpus` of all its servers, and how many
-    steps are `in_progress`, of whomever. `lost`: a server that somebody here waits for, and that is gone."""
+    """What a round has found. `answers`: whether the scheduler still does; `cpus` of all its servers, and how many
+    steps are `in_progress`, of whomever (-1: not known). `lost`: a server that somebody here waits for, and that
+    is gone."""
 
     answers: bool
-    cpus: int = 0
-    in_progress: int = 0
+    cpus: int = -1
+    in_progress: int = -1
     lost: str = ""
 
     def to_line(self) -> bytes:
@@ -77,7 +78,7 @@ def _look_out(client: int, scheduler: str, pipe: int) -> None:
         missed = [address for address in servers(client, scheduler) if not is_there(address)]
         strikes = {address: strikes.get(address, 0) + 1 for address in missed}
         lost = [f"{host}:{port}" for (host, port), count in strikes.items() if count == STRIKES]
-        report = Report(status is not None or silent < STRIKES, *(status or (0, 0)), lost="".join(lost[:1]))
+        report = Report(status is not None or silent < STRIKES, *(status or (-1, -1)), lost="".join(lost[:1]))
         if status or silent >= STRIKES or report.lost:
             os.write(pipe, report.to_line())
         time.sleep(EVERY)

@@ -18,7 +18,7 @@ from safe_ext_build.cli import kill as kill_
 from safe_ext_build.errors import SafeExtBuildError
 from safe_ext_build.machine.neighbours import NOTHING, Record, living
 from safe_ext_build.supervise import ending
-from safe_ext_build.supervise.processes import ID_VARIABLE
+from safe_ext_build.supervise.processes import ID_VARIABLE, Process
 from safe_ext_build.supervise.registry import Line
 
 STUBBORN = "seconds=60 stubborn=1 escape=2"
@@ -144,6 +144,28 @@ def test_what_a_lost_build_left(project: Project) -> None:
         stranger.kill()
     assert not lost.exists()
     assert other.exists()
+
+
+def process(pid: int, name: str, parent: int) -> Process:
+    return Process(pid, name, "S", parent, pid, pid, 1, 0)
+
+
+def test_a_build_that_is_seen_in_pieces_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sh`, which stood between nvcc and cicc, has ended while processes were being listed."""
+    supervisor, ninja = process(2, "seb-super", 1), process(3, "ninja", 2)
+    cicc, init = process(9, "cicc", 8), process(1, "init", 0)
+    builds = {2: "aaaaaaaaaaaa", 3: "aaaaaaaaaaaa", 9: "aaaaaaaaaaaa", 20: "bbbbbbbbbbbb"}
+    tables = [[init, supervisor, ninja, cicc, process(20, "cicc", 1)]] * 2
+    # A third one shows its supervisor only in the second look.
+    builds[30] = "cccccccccccc"
+    tables[0] = [*tables[0], process(30, "cicc", 29)]
+    tables[1] = [*tables[1], process(30, "cicc", 2)]
+    looks = iter(tables)
+    monkeypatch.setattr(ending, "snapshot", lambda: {one.pid: one for one in next(looks)})
+    monkeypatch.setattr(ending, "pids", lambda: list(builds))
+    monkeypatch.setattr(ending, "_is_ours", lambda _: True)
+    monkeypatch.setattr(ending, "environment_value", lambda pid, _: builds[pid])
+    assert ending.orphaned(set()) == {"bbbbbbbbbbbb"}
 
 
 def test_which_build_is_meant() -> None:
