@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Literal
 
+from . import farmed
 from .record import Record, Run, Sample
 
 Reason = Literal["", "cpus", "jobs", "memory"]
@@ -155,7 +156,7 @@ def _cost(runs: Sequence[Run]) -> Cost:
         torch_header=last.torch_header,
         cache=last.cache,
         remote=last.remote,
-        returns=sum(run.outcome == "returned" for run in runs),
+        returns=sum(map(farmed.came_back, runs)),
     )
 
 

@@ -82,7 +82,8 @@ def test_text() -> None:
     assert f"1 on the farm, 2 came back ({WHY})" in lines
     assert any("1 min 03 s CPU time here, 4 at once at most" in line for line in lines)
     assert any(line.endswith("a.cu [80;90] on the farm") for line in lines)
-    assert any(line.endswith("b.cu [80], came back from the farm") for line in lines)
+    for name in ("b.cu", "c.cu"):
+        assert any(line.endswith(f"{name} [80], came back from the farm") for line in lines)
     assert not any("farm" in line for line in to_text(make(HERE)))
 
 
