@@ -369,7 +369,8 @@ def compile_farm(chosen: Settings, environ: Mapping[str, str]) -> Iterator[Findi
         farm = client.configured(environ)
         if farm is None or (chosen.jobs.remote == 0 and not chosen.farm.required):
             return
-        used = _in_time(lambda: share.share_of(farm, chosen, _launcher(chosen, environ), environ, _ASKED), farm)
+        launcher = _launcher(chosen, environ)
+        used = _in_time(lambda: share.share_of(farm, chosen, launcher, environ, _ASKED), farm)
     except FarmError as error:
         # A build goes on without one, unless it is told not to.
         bad = problem("compile farm", error)

@@ -259,7 +259,8 @@ def _source_row(cost: Cost, total: float, most: float) -> list[Cell]:
 
 
 def _source_outcome(cost: Cost) -> str:
-    where = " on the farm" if cost.remote else " after it came back from the farm" if cost.returns else ""
+    again = cost.returns and cost.outcome != "returned"
+    where = " on the farm" if cost.is_farmed else " after it came back from the farm" if again else ""
     return f"{_OUTCOMES[cost.outcome]}{where}{f' (cache: {_CACHES[cost.cache]})' if cost.cache else ''}"
 
 

@@ -68,8 +68,8 @@ def _sources(record: Record) -> Iterator[str]:
 
 
 def _row(cost: Cost) -> str:
-    outcome = "" if cost.outcome == "compiled" else f" ({cost.outcome})"
-    farm = " on the farm" if cost.remote else ", came back from the farm" if cost.returns else ""
+    outcome = "" if cost.outcome in ("compiled", "returned") else f" ({cost.outcome})"
+    farm = " on the farm" if cost.is_farmed else ", came back from the farm" if cost.returns else ""
     kills = f", stopped for memory {words.count(cost.kills, 'time')}" if cost.kills else ""
     archs = f" [{cost.archs}]" if cost.archs else ""
     outcome = outcome or (f" ({cost.cache})" if cost.cache else "")

@@ -33,6 +33,11 @@ class Cost:
     remote: bool = False
     returns: int = 0
 
+    @property
+    def is_farmed(self) -> bool:
+        """Whether the farm has compiled it."""
+        return self.remote and self.outcome == "compiled" and self.cache != "hit"
+
 
 @dataclass(frozen=True)
 class Held:
@@ -163,7 +168,9 @@ def _cost(runs: Sequence[Run]) -> Cost:
 def weight(run: Run) -> int:
     """How many CPUs of this machine a run keeps busy: nvcc runs one compiler for each arch, at most `threads` at a
     time; one on the farm leaves little here."""
-    return 0 if run.remote else max(1, min(run.threads, run.archs.count(";") + 1)) if run.cuda else 1
+    if run.remote:
+        return 0
+    return max(1, min(run.threads, run.archs.count(";") + 1)) if run.cuda else 1
 
 
 def busy_at(runs: Sequence[Run], times: Sequence[float]) -> list[int]:

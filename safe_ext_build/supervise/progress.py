@@ -103,7 +103,7 @@ def finished(event: Event, number: int, status: Status, seconds: float | None) -
     """The line for an object that has just been compiled, as the `number`th."""
     total = f"/{max(number, status.total)}" if status.total else ""
     threads = f" with {event.threads} threads" if event.threads > 1 else ""
-    where, here = (" on the farm", " here") if event.remote else (threads, "")
+    where, here = (" on the farm", " here") if event.remote and event.cache != "hit" else (threads, "")
     cost = f"{_name(event.source, True)} {duration(event.seconds)}{where}, {event.peak / GIB:.1f} GiB{here}"
     rest = ", ".join(_figures(status, seconds))
     return f"[{number}{total}] {cost}{f' ({rest})' if rest else ''}"

@@ -139,3 +139,12 @@ def test_a_farm_that_was_full_is_said() -> None:
         "Nothing: this is close to the best that this machine and its farm can do; the farm was full all the "
         "time, so only a larger one, or less to compile, would be faster."
     )
+
+
+def test_what_ended_with_the_build_before_it_ran_here() -> None:
+    made = make(BACK, replace(AWAY, job=9, cache="hit"), outcome="interrupted")
+    assert any(line.endswith("b.cu [80], came back from the farm") for line in to_text(made))
+    assert any(line.endswith("a.cu [80;90] (hit)") for line in to_text(made)), "it never got to the farm"
+    page = to_html(made)
+    assert "<td>came back from the farm\n" in page and "<td>compiled (cache: hit)" in page
+    assert "<dt>compiled on the farm</dt>" not in page
