@@ -32,14 +32,20 @@ def stayed(run: Ran) -> bool:
     return run.outcome == "compiled" and not run.remote and bool(run.why)
 
 
+def is_compiled(run: Ran) -> bool:
+    """Whether it was compiled there: what a cache has never gets that far."""
+    return run.remote and run.outcome == "compiled" and run.cache != "hit"
+
+
 def compiled(runs: Iterable[Ran]) -> int:
-    """How many were compiled there: what a cache has never gets that far."""
-    return sum(run.remote and run.outcome == "compiled" and run.cache != "hit" for run in runs)
+    """How many were compiled there."""
+    return sum(map(is_compiled, runs))
 
 
-def returned(runs: Iterable[Ran]) -> int:
-    """How many compiles came back, however often."""
-    return len({run.job for run in runs if came_back(run)})
+def returned(runs: Sequence[Ran]) -> int:
+    """How many compiles came back for good, however often: another server may have done what one did not."""
+    done = {run.job for run in runs if is_compiled(run)}
+    return len({run.job for run in runs if came_back(run)} - done)
 
 
 def sentence(runs: Sequence[Ran], before: str = "") -> str:

@@ -44,7 +44,7 @@ def _figures(record: Record) -> Iterator[str]:
         f"{most_at_once(record.runs)} at once at most{memory}"
     )
     if line := farmed.sentence(record.runs):
-        reason = farmed.main_reason(record.runs)
+        reason = farmed.main_reason(record.runs) if farmed.returned(record.runs) else ""
         yield f"{line}{f' ({reason})' if reason else ''}"
     said = [caches.Said(run.cache, run.cache_why, run.saved) for run in record.runs if run.outcome == "compiled"]
     if line := caches.sentence(said):

@@ -148,3 +148,8 @@ def test_what_ended_with_the_build_before_it_ran_here() -> None:
     page = to_html(made)
     assert "<td>came back from the farm\n" in page and "<td>compiled (cache: hit)" in page
     assert "<dt>compiled on the farm</dt>" not in page
+
+
+def test_what_another_server_has_compiled_has_not_come_back() -> None:
+    lines = list(to_text(make(BACK, replace(AWAY, job=BACK.job, source="b.cu", start=30.0, end=70.0))))
+    assert "1 on the farm" in lines
