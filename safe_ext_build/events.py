@@ -21,7 +21,8 @@ class Event:
       compiler cache said of it (`hit`, `miss`, `uncacheable`; '' without one), `cache_why` it cannot be cached,
       `saved`: seconds that a hit has saved, as far as earlier builds tell,
       `again`: an earlier build has compiled the same. `remote`: it was on a farm of other machines; with the
-      outcome `returned`, `why` it came back, to be compiled here.
+      outcome `returned`, `why` it came back, to be compiled here; one that came back and was `compiled` in the
+      same run is not `remote`, and has a `why`.
     - `memory`: `held` by all running compiles, `available` in the domain that binds, whose size is `total`,
       and `budget`, what our compiles may hold of it; in bytes. Compiles `running` and `waiting`, and `why` the
       first of these waits.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from safe_ext_build.events import Event
@@ -18,6 +20,10 @@ def event(source: str, outcome: str, end: float, seconds: float, cpu: float, gib
 ONE = event("/p/csrc/a.cu", "compiled", 110.0, 10.0, 9.6, 1.25)
 TWO = event("b.cpp", "compiled", 125.0, 20.0, 19.0, 0.5)
 KILLED = event("c.cu", "memory", 105.0, 5.0, 4.0, 9.0)
+THERE = replace(ONE, remote=True, job=1)
+HIT = replace(ONE, remote=True, job=4, cache="hit")
+BACK = replace(ONE, remote=True, job=2, outcome="returned", why="Job failed on server")
+HERE = replace(TWO, job=3, why="Job failed on server")  # came back, and there was room for it at once
 FAILED = event("d.cu", "failed", 130.0, 5.0, 2.0, 9.0)
 
 
@@ -32,6 +38,18 @@ FAILED = event("d.cu", "failed", 130.0, 5.0, 2.0, 9.0)
         (
             [ONE, TWO, KILLED, KILLED],
             "compiled 2 objects in 25 s (37 CPU s, peak 1.2 GiB in a.cu; 2 stopped for memory and run again)",
+        ),
+        ([THERE], "compiled 1 object in 10 s (10 CPU s here, peak 1.2 GiB in a.cu); 1 on the farm"),
+        (
+            [THERE, THERE, BACK, BACK, HERE, HIT],
+            (
+                "compiled 4 objects in 25 s (67 CPU s here, peak 1.2 GiB in a.cu); 2 on the farm, 2 came back; "
+                "cache: 1 hit, 3 without a word"
+            ),
+        ),
+        (
+            [BACK, replace(TWO, job=2)],
+            "compiled 1 object in 25 s (29 CPU s here, peak 0.5 GiB in b.cpp); none on the farm, 1 came back",
         ),
     ],
 )

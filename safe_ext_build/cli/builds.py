@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..supervise import registry
-from ..supervise.heartbeat import GIB, duration, memory, progress
+from ..supervise.heartbeat import GIB, duration, memory, on_farm, progress
 from ..supervise.processes import read
 from ..supervise.registry import Found
 from ..supervise.status import Running, Status
@@ -113,6 +113,8 @@ def _facts(status: Status) -> Iterator[str]:
     yield progress(status)
     if count := len(status.running):
         yield f"{count} {'runs' if count == 1 else 'run'}"
+    if text := on_farm(status):
+        yield text
     if count := status.waiting:
         yield f"{count} {'waits' if count == 1 else 'wait'}"
     if text := memory(status):
@@ -124,7 +126,9 @@ def _facts(status: Status) -> Iterator[str]:
 def _compile(one: Running, root: str) -> str:
     threads = f", {one.threads} threads" if one.threads > 1 else ""
     frozen = ", held still until there is memory" if one.frozen else ""
-    return f"{_inside(one.source, root)}  {duration(one.seconds)}, {one.held / GIB:.1f} GiB{threads}{frozen}"
+    where, here = (" on the farm", " here") if one.remote else ("", "")
+    took = f"{duration(one.seconds)}{where}, {one.held / GIB:.1f} GiB{here}"
+    return f"{_inside(one.source, root)}  {took}{threads}{frozen}"
 
 
 def _inside(source: str, root: str) -> str:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from .. import __version__, advice, plan, preflight, probe, settings, staging
-from ..errors import PlaceError, SafeExtBuildError, SettingsError, ToolkitError
+from ..errors import FarmError, PlaceError, SafeExtBuildError, SettingsError, ToolkitError
+from ..farm import client, share
 from ..launcher import tools
+from ..launcher.redact import redact
 from ..machine import MemoryLimit, read_machine, reserve
 from ..machine.neighbours import Neighbours, domains, neighbours_root
 from ..report.words import count, duration, size
@@ -26,6 +29,7 @@ from ..toolchain.torch import TorchFacts
 
 Status = Literal["ok", "note", "problem"]
 _PATIENCE = 0.5  # seconds for the size of one cache
+_ASKED, _FARM = 1.0, 1.5  # ... for each step of asking a farm, and for all of it
 _FITS = "the CUDA of torch"
 _ASK = "Open an issue with this output."
 
@@ -69,6 +73,7 @@ def look(environ: Mapping[str, str], project: Path) -> Checkup:
         "space": lambda: space(chosen, project),
         "builds": lambda: neighbours(environ),
         "compiler cache": lambda: compiler_cache(chosen, environ),
+        "compile farm": lambda: compile_farm(chosen, environ),
         "cache": lambda: caches(workspace.cache_root(dict(environ), make=False)),
     }
     found = probe.each(lambda topic: guarded(topic, topics[topic]), topics)
@@ -356,6 +361,53 @@ def compiler_cache(chosen: Settings, environ: Mapping[str, str]) -> Iterator[Fin
     for tool in found.tools:
         if tool != found.tool:
             yield Finding("compiler cache", f"{tool.name} {tool.version} in {tool.path} is not used")
+
+
+def compile_farm(chosen: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """What a build may have of the farm that sccache is told of; nothing where it is told of none."""
+    try:
+        farm = client.configured(environ)
+        if farm is None or (chosen.jobs.remote == 0 and not chosen.farm.required):
+            return
+        launcher = _launcher(chosen, environ)
+        used = _in_time(lambda: share.share_of(farm, chosen, launcher, environ, _ASKED), farm)
+    except FarmError as error:
+        # A build goes on without one, unless it is told not to.
+        bad = problem("compile farm", error)
+        yield bad if chosen.farm.required else replace(bad, status="note", text=f"not used: {error}")
+    else:
+        values: dict[str, str | int | None] = {"scheduler": redact(used.scheduler), "slots": used.slots}
+        yield from (Finding("compile farm", line, values=values) for line in used.lines)
+
+
+def _launcher(chosen: Settings, environ: Mapping[str, str]) -> tools.Launcher | None:
+    """What leads to the farm; a cache that is asked for and not installed is a finding of its own."""
+    try:
+        return tools.choose(chosen.launcher, chosen.source("launcher"), environ)
+    except ToolkitError:
+        return None
+
+
+def _in_time(ask: Callable[[], share.Share], farm: client.Farm) -> share.Share:
+    """What is answered soon: each step on the way to a scheduler, the look for its name too, may take long, and
+    all of them together must not. Raises FarmError."""
+    answers: list[share.Share | Exception] = []
+
+    def note() -> None:
+        try:
+            answers.append(ask())
+        except Exception as error:
+            answers.append(error)
+
+    asking = threading.Thread(target=note, daemon=True)
+    asking.start()
+    asking.join(_FARM)
+    if not answers:
+        hint = "`safe-ext-build farm check` waits longer, and says what is wrong."
+        raise FarmError(f"{farm.origin} has not answered within {_FARM:g} s", code="SEB-9005", hint=hint)
+    if isinstance(answers[0], Exception):
+        raise answers[0]
+    return answers[0]
 
 
 def caches(root: Path) -> Iterator[Finding]:

@@ -9,11 +9,12 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import driver, preflight, settings, store
 from ..errors import SafeExtBuildError
 from ..here import here as current
+from ..launcher.redact import redact
 from ..machine import read_machine
 from ..report.words import count, duration, name
 from ..scene import naming
@@ -29,6 +30,9 @@ from .foresight import foreseen
 from .project import OURS, Project
 from .target import find_target
 from .wheel import read_options
+
+if TYPE_CHECKING:
+    from ..farm.share import Share
 
 _EPILOG = """
 The lines are those that the build itself says. None of the project's code runs, and nothing is written. The exit
@@ -164,6 +168,13 @@ def expected_line(expected: Expected | None) -> str:
     return f"{about}, if all are compiled anew ({longest}), as in earlier builds"
 
 
+def farm_document(share: Share | None) -> dict[str, Any] | None:
+    """What a build would have of a compile farm; no slots where it may have nothing, as a line says."""
+    if share is None:
+        return None
+    return {"scheduler": redact(share.scheduler), "slots": share.slots, "fixed": share.fixed}
+
+
 def document(outline: Outline) -> dict[str, Any]:
     """The plan as JSON has it."""
     decided = outline.decided
@@ -181,6 +192,7 @@ def document(outline: Outline) -> dict[str, Any]:
         "toolkit": {"home": str(decided.cuda.home), "build": decided.cuda.build} if decided.cuda else None,
         "archs": decided.cuda.archs if decided.cuda else "",
         "jobs": {"most": decided.plan.most_jobs, "planned": decided.plan.jobs, "cpus": decided.plan.cpus},
+        "farm": farm_document(decided.plan.farm),
         "environment": dict(decided.plan.environment),
         "objects": str(outline.objects) if outline.objects else None,
         "workspaces": str(outline.workspaces),

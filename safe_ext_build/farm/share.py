@@ -46,7 +46,7 @@ def choose(settings: Settings, launcher: Launcher | None, environ: Mapping[str, 
         return None
     try:
         farm = client.configured(environ)
-        return _asked(farm, settings, launcher, environ) if farm else _nothing(settings)
+        return share_of(farm, settings, launcher, environ) if farm else _nothing(settings)
     except FarmError as error:
         if settings.farm.required:
             raise
@@ -60,9 +60,14 @@ def _nothing(settings: Settings) -> Share | None:
     raise FarmError(what, code="SEB-9051", hint=_CONFIGURE)
 
 
-def _asked(
-    farm: client.Farm, settings: Settings, launcher: Launcher | None, environ: Mapping[str, str]
-) -> Share | None:
+def share_of(
+    farm: client.Farm,
+    settings: Settings,
+    launcher: Launcher | None,
+    environ: Mapping[str, str],
+    timeout: float = 3.0,
+) -> Share:
+    """What a build may have of this farm, which is asked; `timeout`: see client.ask. Raises FarmError."""
     if settings.jobs.remote == 0:
         what = f"{settings.source('jobs.remote')} is 0, and {settings.source('farm.required')} asks for the farm"
         raise FarmError(what, code="SEB-9052", hint='Write jobs.remote = "auto", or leave farm.required out.')
@@ -72,7 +77,7 @@ def _asked(
     if not launcher.keeps:
         hint = f'Compiles reach a farm through sccache: set launcher = "{SCCACHE}" or "auto".'
         raise FarmError(f'{farm.origin} needs sccache, and launcher is "none"', code="SEB-9053", hint=hint)
-    found = client.ask(farm)
+    found = client.ask(farm, timeout)
     slots = settings.jobs.remote or max(1, found.cpus - found.in_progress)
     source = f", as {settings.source('jobs.remote')} says" if settings.jobs.remote else ""
     what = f"{slots} {'compile' if slots == 1 else 'compiles'} at a time"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from . import caches
+from . import caches, farmed
 from .record import Record, Run, length
 from .timeline import busy_at, costs, held_back, most_at_once, reason_of, weight, weights
 from .words import GIB, MIB, count, duration, name, share, size
@@ -29,7 +29,7 @@ def advise(record: Record) -> list[str]:
         return ["Nothing was compiled."]
     if record.outcome != "built":
         return [*_failed(record), *_killed(record)]
-    rules = (_serial, _split, _capped, _memory, _killed, _archs, _header, _uncached)
+    rules = (_serial, _split, _capped, _memory, _killed, _returned, _archs, _header, _uncached)
     found = [line for rule in rules for line in rule(record)]
     return found or list(_fine(record))
 
@@ -44,6 +44,11 @@ def _slots(record: Record) -> int:
 
 def _done(record: Record) -> list[Run]:
     return [run for run in record.runs if run.outcome == "compiled"]
+
+
+def _here(record: Record) -> list[Run]:
+    """Those that have shown on this machine what they cost."""
+    return [run for run in _done(record) if not run.remote]
 
 
 def _failed(record: Record) -> Iterator[str]:
@@ -86,7 +91,7 @@ def _split(record: Record) -> Iterator[str]:
     if len(done) < 2 or record.bound.by != "longest":
         return
     last, rest = done[-1], [length(run) for run in done[:-1]]
-    others = max(record.bound.cores, record.bound.memory, max(rest))
+    others = max(record.bound.cores, record.bound.memory, record.bound.farm, max(rest))
     saved = min(length(last) - max(others, length(last) / 2), record.compiling - others)
     if _is_worth(saved, record):
         yield (
@@ -115,7 +120,7 @@ def _capped(record: Record) -> Iterator[str]:
 def _memory(record: Record) -> Iterator[str]:
     """Memory held compiles back while CPUs were idle: because they were not known yet, or because it was short."""
     seconds = _held(record, "memory")
-    done = _done(record)
+    done = _here(record)
     if not done or not _is_worth(seconds, record):
         return
     peak, cpus = median(run.peak for run in done), median(weight(run) for run in done)
@@ -171,10 +176,25 @@ def _killed(record: Record) -> Iterator[str]:
         yield f"{text}. What they need is known now, and the next build of this project leaves room for it."
 
 
+def _returned(record: Record) -> Iterator[str]:
+    """What a farm was given in vain, if that is more than an accident."""
+    back = farmed.returned(record.runs)
+    lost = sum(run.end - run.start for run in record.runs if run.outcome == "returned")
+    sent = back + farmed.compiled(record.runs)
+    if back < 2 or (4 * back < sent and not _is_worth(lost, record)):
+        return
+    reason = farmed.main_reason(record.runs)
+    yield (
+        f"{back} of the {count(sent, 'compile')} that the farm was given came back"
+        f"{f', most of them with: {reason}' if reason else ''}. `safe-ext-build farm check` says what is wrong "
+        f"there; jobs.remote = 0 does without it."
+    )
+
+
 def _archs(record: Record) -> Iterator[str]:
     """What compiling for several architectures costs: nvcc compiles once for each."""
     groups: dict[str, float] = {}
-    for run in _done(record):
+    for run in _here(record):
         groups[run.archs] = groups.get(run.archs, 0.0) + run.cpu
     total = sum(groups.values())
     several = {archs: cpu for archs, cpu in groups.items() if ";" in archs}
@@ -193,7 +213,8 @@ def _archs(record: Record) -> Iterator[str]:
 
 def _header(record: Record) -> Iterator[str]:
     """CUDA sources with torch/extension.h, if even the cheapest of them costs what the header alone costs."""
-    found = [cost for cost in costs(record) if cost.cuda and cost.torch_header and cost.outcome == "compiled"]
+    local = [cost for cost in costs(record) if cost.outcome == "compiled" and not cost.remote]
+    found = [cost for cost in local if cost.cuda and cost.torch_header]
     if not found or min(cost.cpu for cost in found) < HEADER_CPU or min(cost.peak for cost in found) < HEADER_PEAK:
         return
     least = min(found, key=lambda cost: cost.cpu)
@@ -228,8 +249,10 @@ def _fine(record: Record) -> Iterator[str]:
         "cores": "its CPUs had work all the time, so only more of them, or less to compile, would be faster",
         "memory": "memory was full all the time, so only more of it, or less to compile, would be faster",
         "longest": "one source takes as long as all of the rest together",
+        "farm": "the farm was full all the time, so only a larger one, or less to compile, would be faster",
     }
+    machines = "this machine and its farm" if any(run.remote for run in record.runs) else "this machine"
     if ratio <= 1.25:
-        yield f"Nothing: this is close to the best that this machine can do; {reasons[record.bound.by]}."
+        yield f"Nothing: this is close to the best that {machines} can do; {reasons[record.bound.by]}."
     else:
         yield "Nothing stands out in the numbers of this build."

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from string import Template
 
-from . import pictures, words
+from . import farmed, pictures, words
 from .advice import advise
 from .markup import Cell, Table, details, listing, text
 from .record import Record, Run
@@ -16,12 +16,13 @@ from .timeline import Cost, costs, held_back, most_at_once, most_held
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _PAGE = Path(__file__).with_name("page")
-_BOUNDS = {"cores": "the CPUs", "memory": "memory", "longest": "one long source"}
+_BOUNDS = {"cores": "the CPUs", "memory": "memory", "longest": "one long source", "farm": "the farm"}
 _ENDS = {"built": "Built", "failed": "Failed after", "interrupted": "Interrupted after"}
 _OUTCOMES = {
     "compiled": "compiled",
     "failed": "failed",
     "memory": "stopped for memory",
+    "returned": "came back from the farm",
     "stopped": "stopped with the build",
     "unfinished": "unfinished",
 }
@@ -94,12 +95,17 @@ def _figures(record: Record) -> Iterator[str]:
     killed = sum(run.outcome == "memory" for run in record.runs)
     held = most_held(record)
     yield _figure(str(done), f"of {words.count(len(costs(record)), 'compile')} done")
-    yield _figure(words.duration(sum(run.cpu for run in record.runs)), "CPU time")
+    cpu = words.duration(sum(run.cpu for run in record.runs))
+    yield _figure(cpu, "CPU time here" if _has_farm(record) else "CPU time")
     yield _figure(str(most_at_once(record.runs)), "at once, at most")
     if held:
         yield _figure(words.size(held), "held at most")
     if killed:
         yield _figure(str(killed), "stopped for memory")
+    if there := farmed.compiled(record.runs):
+        yield _figure(str(there), "compiled on the farm")
+    if back := farmed.returned(record.runs):
+        yield _figure(str(back), "came back from it")
     if cached := sum(run.cache != "" for run in record.runs):
         yield _figure(str(sum(run.cache == "hit" for run in record.runs)), f"of {cached} from the compiler cache")
 
@@ -112,6 +118,7 @@ def _timeline(record: Record) -> str:
     kinds = {run.outcome for run in record.runs}
     keys = [("cuda", "CUDA", any(run.cuda for run in record.runs))]
     keys += [("host", "C++", any(not run.cuda for run in record.runs))]
+    keys += [("back", "came back from the farm", "returned" in kinds)]
     keys += [("kill", "stopped for memory", "memory" in kinds), ("bad", "failed", "failed" in kinds)]
     keys += [
         ("open", "unfinished", bool(kinds & {"stopped", "unfinished"})),
@@ -119,11 +126,12 @@ def _timeline(record: Record) -> str:
     ]
     columns = [("Source", False), ("Outcome", False), ("Started", True), ("Took", True), ("Waited", True)]
     columns += [("CPU time", True), ("Memory", True), ("Archs", False), ("Threads", True), ("Attempt", True)]
+    columns += [("Where", False)] if _has_farm(record) else []
     table = Table(
         id="runs",
         caption="Every run of a compiler, in the order of their starts",
         columns=columns,
-        rows=map(_run_row, record.runs),
+        rows=([*_run_row(run), *_where(run, record)] for run in record.runs),
         attributes=(f' id="r{number}"{_curve(run)}' for number, run in enumerate(record.runs)),
     )
     left_out = f" {words.count(record.runs_left_out, 'cheaper run')} left out." if record.runs_left_out else ""
@@ -142,7 +150,7 @@ def _key(keys: list[tuple[str, str, bool]]) -> str:
 def _run_row(run: Run) -> list[Cell]:
     return [
         Cell(words.name(run.source)),
-        Cell(_OUTCOMES[run.outcome] + (f": {run.why}" if run.why else "")),
+        Cell(_outcome(run)),
         Cell(words.clock(run.start)),
         Cell(words.duration(run.end - run.start)),
         Cell(words.duration(run.waited)),
@@ -152,6 +160,20 @@ def _run_row(run: Run) -> list[Cell]:
         Cell(str(run.threads) if run.threads > 1 else ""),
         Cell(str(run.attempt) if run.attempt > 1 else ""),
     ]
+
+
+def _outcome(run: Run) -> str:
+    if farmed.stayed(run):
+        return f"compiled here, as the farm did not ({run.why})"
+    return _OUTCOMES[run.outcome] + (f": {run.why}" if run.why else "")
+
+
+def _has_farm(record: Record) -> bool:
+    return any(run.remote for run in record.runs)
+
+
+def _where(run: Run, record: Record) -> list[Cell]:
+    return [Cell("on the farm" if run.remote else "here")] if _has_farm(record) else []
 
 
 def _curve(run: Run) -> str:
@@ -232,8 +254,14 @@ def _source_row(cost: Cost, total: float, most: float) -> list[Cell]:
         Cell(words.duration(cost.waited), cost.waited),
         Cell(cost.archs.replace(";", " ")),
         Cell(str(cost.runs), cost.runs),
-        Cell(_OUTCOMES[cost.outcome] + (f" (cache: {_CACHES[cost.cache]})" if cost.cache else "")),
+        Cell(_source_outcome(cost)),
     ]
+
+
+def _source_outcome(cost: Cost) -> str:
+    again = cost.returns and cost.outcome != "returned"
+    where = " on the farm" if cost.is_farmed else " after it came back from the farm" if again else ""
+    return f"{_OUTCOMES[cost.outcome]}{where}{f' (cache: {_CACHES[cost.cache]})' if cost.cache else ''}"
 
 
 def _environment(record: Record) -> str:
@@ -247,6 +275,7 @@ def _environment(record: Record) -> str:
             ("Memory", f"{words.size(machine.available)} of {words.size(machine.total)} free in {machine.memory}"),
             ("Compiles at a time", f"{plan.jobs} planned, {plan.most_jobs} at most"),
             ("Memory guard", "on" if plan.guard else "OFF"),
+            ("Farm", f"{words.count(plan.slots, 'step')} at a time" if plan.slots else ""),
         ]
     )
     if not plan.settings:

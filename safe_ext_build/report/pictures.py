@@ -9,17 +9,18 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from .markup import text
 from .record import Record, Run, Sample
-from .timeline import Held, held_back, lanes, pause_lanes
+from .timeline import Held, first_of_farm, held_back, lane_names, lanes, pause_lanes
 from .words import GIB, clock, duration, size
 
 AXIS = 22
 MEMORY_HEIGHT = 190
 STRIP = 8
+_APART = 14  # between the lanes of this machine and those of the farm
 MOST_POINTS = 400
 _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400)
 # Per cent of the width: a narrower bar has no room for a name, in a wide window and in a narrow one.
 _LABELLED, _ROOMY = 5.0, 14.0
-_KINDS = {"memory": "kill", "failed": "bad", "stopped": "open", "unfinished": "open"}
+_KINDS = {"memory": "kill", "returned": "back", "failed": "bad", "stopped": "open", "unfinished": "open"}
 _REASONS = {
     "cpus": "All CPUs were busy",
     "jobs": "As many compiles ran as allowed",
@@ -55,26 +56,32 @@ def _axis(span: float, height: int) -> Iterator[str]:
 
 
 def timeline(record: Record) -> str:
-    """One lane for each compile at a time; JavaScript shows what the row `r<number>` of the table says."""
+    """One lane for each compile at a time, the farm's below; JavaScript shows what the row `r<number>` of the
+    table says."""
     placed = lanes(record.runs)
-    count, span = max(placed, default=-1) + 1, span_of(record)
+    names, span = lane_names(record.runs, placed), span_of(record)
+    count, first = len(names), first_of_farm(record.runs, placed)
     pitch = 20 if count <= 32 else 12 if count <= 96 else 8
-    height = AXIS + count * pitch + 4
+    tops = [AXIS + lane * pitch + (_APART if 0 < first <= lane else 0) for lane in range(count)]
+    height = max(tops, default=AXIS) + pitch + 4
     labels = _labels([run.source for run in record.runs])
     bars = "\n".join(
-        _bar(number, run, labels[number], AXIS + lane * pitch, pitch - max(2, pitch // 6), span)
+        _bar(number, run, labels[number], tops[lane], pitch - max(2, pitch // 6), span)
         for number, (run, lane) in enumerate(zip(record.runs, placed, strict=True))
     )
     stills = "".join(
         f'<rect class="still" x="{percent(pause.start, span)}" width="{percent(pause.end - pause.start, span)}" '
-        f'y="{AXIS + lane * pitch}" height="{pitch - max(2, pitch // 6)}"/>'
+        f'y="{tops[lane]}" height="{pitch - max(2, pitch // 6)}"/>'
         for pause, lane in zip(record.pauses, pause_lanes(record, placed), strict=True)
     )
     every = 1 if pitch >= 20 else 4 if pitch >= 12 else 8
     numbers = "".join(
-        f'<text x="100%" y="{AXIS + lane * pitch + pitch // 2 + 3}">{lane + 1}</text>'
-        for lane in range(0, count, every)
+        f'<text x="100%" y="{tops[lane] + pitch // 2 + 3}">{name}</text>'
+        for lane, name in enumerate(names)
+        if (lane if lane < first else lane - first) % every == 0
     )
+    rows = [tops[first] - 8] if 0 < first < count else []
+    apart = "".join(f'<line class="apart" x1="0" x2="100%" y1="{row}" y2="{row}"/>' for row in rows)
     label = (
         f"{len(record.runs)} runs of compilers on {count} lanes, over {duration(span)}. The table below has all."
     )
@@ -83,7 +90,7 @@ def timeline(record: Record) -> str:
         f'aria-describedby="lanes-help">'
         f'<svg class="gutter" height="{height}" aria-hidden="true">{numbers}</svg>'
         f'<svg class="plot" height="{height}" role="img" aria-label="{label}">'
-        f"{_HATCHES}{''.join(_axis(span, height))}{bars}{stills}</svg></div>"
+        f"{_HATCHES}{''.join(_axis(span, height))}{apart}{bars}{stills}</svg></div>"
     )
 
 
@@ -227,10 +234,12 @@ def _strip(stretches: Iterable[Held], span: float, top: int) -> Iterable[str]:
 def bounds(record: Record) -> str:
     """How long compiling took, beside what no schedule can beat."""
     bound = record.bound
+    farm = [("with the farm always full", bound.farm, "farm")] if bound.farm else []
     values = [
         ("compiling took", record.compiling, "took"),
         ("with all CPUs busy", bound.cores, "cores"),
         ("with all memory full", bound.memory, "memory"),
+        *farm,
         ("longest source alone", bound.longest, "longest"),
     ]
     most = max(value for _, value, _ in values) or 1.0

@@ -10,25 +10,26 @@ import json
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import accumulate
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ..events import Event
 from ..plan import BuildPlan
 from . import words
 
-SCHEMA = 1
+SCHEMA = 2
 MOST_RUNS = 5_000
 MOST_SAMPLES = 1_500
 # Where no memory could be read, the supervisor gives a size that no machine has.
 _NO_LIMIT = 1 << 60
 
 Outcome = Literal["built", "failed", "interrupted"]
-RunOutcome = Literal["compiled", "failed", "memory", "stopped", "unfinished"]
+RunOutcome = Literal["compiled", "failed", "memory", "returned", "stopped", "unfinished"]
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a compiler. A compile that was stopped for memory has several."""
+    """One run of a compiler. A compile that was stopped for memory, or came back from a farm, has several."""
 
     job: int
     """The number of the compile in this build; all its runs have the same."""
@@ -37,7 +38,8 @@ class Run:
     source: str
     """The source file, relative to the project where it lies in it."""
     outcome: RunOutcome
-    """`memory`: stopped because memory was short; `unfinished`: it ran when the build ended."""
+    """`memory`: stopped because memory was short; `returned`: a farm did not compile it, and it was to run again
+    here; `unfinished`: it ran when the build ended."""
     start: float
     """Seconds from the start of the record."""
     end: float
@@ -45,11 +47,11 @@ class Run:
     waited: float
     """Seconds from when the compile asked to start until this run started."""
     cpu: float
-    """CPU seconds."""
+    """CPU seconds of this machine."""
     alone: float
     """Seconds that the run would have taken alone on its CPUs; 0 where that is not known."""
     peak: int
-    """The most bytes that it held."""
+    """The most bytes that it held on this machine."""
     curve: tuple[int, ...]
     """What it held over its life, in bytes, at 16 moments in equal steps of CPU time; may be empty."""
     cuda: bool
@@ -61,7 +63,8 @@ class Run:
     torch_header: bool | None
     """Whether the source includes torch/extension.h; null where no dependency file tells."""
     why: str
-    """Of a run that was stopped for memory: by whom."""
+    """Of a run that was stopped for memory: by whom. Of one that came back from a farm, also where it went on here
+    and was compiled: why."""
     cache: Literal["", "hit", "miss", "uncacheable"] = ""
     """What the compiler cache said of it; empty without one, and where it said nothing."""
     cache_why: str = ""
@@ -70,6 +73,8 @@ class Run:
     """Seconds of compiling that a hit has saved, as far as earlier builds of this machine tell."""
     again: bool = False
     """Whether an earlier build of this machine has compiled this source, with the same compiler and flags."""
+    remote: bool = False
+    """Whether it was on a farm of other machines. `threads` is then how many steps might run there at a time."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,8 @@ class Planned:
     """The settings that were not left at their defaults, by name."""
     launcher: str = ""
     """The compiler cache that compiles went through, such as `ccache 4.14.2`; empty without one."""
+    slots: int = 0
+    """How many steps of compiles a farm of other machines was to run at a time; 0 without one."""
 
 
 @dataclass(frozen=True)
@@ -163,22 +170,24 @@ class Bound:
     """No schedule could have been faster than the largest of these, in seconds."""
 
     cores: float
-    """All CPUs always busy: CPU seconds over CPUs."""
+    """All CPUs of this machine always busy: its CPU seconds over its CPUs."""
     memory: float
     """All memory always full: byte seconds over the largest budget that was seen."""
     longest: float
     """The longest compile, alone."""
     longest_source: str
     """Its source."""
+    farm: float = 0.0
+    """The farm always full: the seconds of all steps there over its slots; 0 where nothing was compiled there."""
 
     @property
     def seconds(self) -> float:
-        return max(self.cores, self.memory, self.longest)
+        return max(self.cores, self.memory, self.longest, self.farm)
 
     @property
-    def by(self) -> Literal["cores", "memory", "longest"]:
-        values: dict[Literal["cores", "memory", "longest"], float]
-        values = {"cores": self.cores, "memory": self.memory, "longest": self.longest}
+    def by(self) -> Literal["cores", "memory", "longest", "farm"]:
+        values: dict[Literal["cores", "memory", "longest", "farm"], float]
+        values = {"cores": self.cores, "memory": self.memory, "longest": self.longest, "farm": self.farm}
         return max(values, key=lambda name: values[name])
 
 
@@ -187,7 +196,8 @@ class Record:
     """One build."""
 
     schema: int
-    """1. Fields may be added without a new number; who does not know the number should refuse the file."""
+    """2. Fields may be added without a new number; who does not know the number should refuse the file. (In 1, no
+    run was on a farm, or came back from one.)"""
     version: str
     """The safe-ext-build that wrote it."""
     id: str
@@ -245,7 +255,7 @@ def planned(plan: BuildPlan, toolkit: str, torch: str, settings: Mapping[str, Se
     tool = plan.launcher.tool if plan.launcher else None
     launcher = f"{tool.name} {tool.version}" if tool else ""
     values = (plan.lines, plan.jobs, plan.most_jobs, plan.cpus, plan.guard, archs, toolkit, torch)
-    return Planned(*values, settings=dict(settings), launcher=launcher)
+    return Planned(*values, settings=dict(settings), launcher=launcher, slots=plan.slots)
 
 
 def make(
@@ -272,7 +282,7 @@ def make(
         outcome=outcome,
         error=error,
         compiling=_rounded(max(run.end for run in runs) - min(run.start for run in runs)) if runs else 0.0,
-        bound=find_bound(runs, samples, context.machine.cpus, context.machine.available),
+        bound=find_bound(runs, samples, context.machine.cpus, context.machine.available, context.plan.slots),
         plan=context.plan,
         machine=context.machine,
         runs=tuple(kept),
@@ -335,6 +345,7 @@ def _run(event: Event, context: Context, attempt: int, start: float, end: float)
         cache_why=event.cache_why,
         saved=_rounded(event.saved),
         again=event.again,
+        remote=event.remote,
     )
 
 
@@ -377,9 +388,10 @@ def _thinned(samples: Sequence[Sample]) -> Iterable[Sample]:
         yield max(samples[start : start + step], key=lambda sample: sample.held)
 
 
-def find_bound(runs: Sequence[Run], samples: Sequence[Sample], cpus: int, available: int) -> Bound:
-    """The bound for the runs that were not in vain."""
-    done = [run for run in runs if run.outcome != "memory"]
+def find_bound(runs: Sequence[Run], samples: Sequence[Sample], cpus: int, available: int, slots: int = 0) -> Bound:
+    """The bound for the runs that were not in vain, of which some may have been on the `slots` of a farm."""
+    done = [run for run in runs if run.outcome not in ("memory", "returned")]
+    steps = sum(length(run) * run.threads for run in done if run.remote)
     budget = max([sample.budget for sample in samples] or [0]) or available
     held = sum(_byte_seconds(run) for run in done)
     longest = max(done, key=length, default=None)
@@ -388,13 +400,21 @@ def find_bound(runs: Sequence[Run], samples: Sequence[Sample], cpus: int, availa
         memory=_rounded(held / budget) if budget else 0.0,
         longest=_rounded(length(longest)) if longest else 0.0,
         longest_source=longest.source if longest else "",
+        farm=_rounded(steps / max(1, slots, _steps_at_once(runs))),
     )
 
 
+def _steps_at_once(runs: Sequence[Run]) -> int:
+    """The most steps that were on the farm at a time: more than planned, when others left it."""
+    there = [run for run in runs if run.remote]
+    changes = sorted([(run.start, run.threads) for run in there] + [(run.end, -run.threads) for run in there])
+    return max(accumulate(change for _, change in changes), default=0)
+
+
 def length(run: Run) -> float:
-    """Seconds that it needs alone. It cannot need more than it took."""
+    """Seconds that it needs alone. It cannot need more than it took; what it needs elsewhere nobody here sees."""
     took = run.end - run.start
-    return min(run.alone, took) if run.alone else took
+    return min(run.alone, took) if run.alone and not run.remote else took
 
 
 def _byte_seconds(run: Run) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..events import Event
-from . import caches
+from . import caches, farmed
 
 GIB = 1 << 30
 
@@ -22,10 +22,11 @@ def summarize(events: Sequence[Event]) -> str:
     cpu = sum(event.cpu for event in events)
     again = sum(event.outcome == "memory" for event in events)
     retries = f"; {again} stopped for memory and run again" if again else ""
+    away = farmed.sentence(events, "; ")
     return (
         f"compiled {len(done)} {'object' if len(done) == 1 else 'objects'} in {elapsed:.0f} s "
-        f"({cpu:.0f} CPU s, peak {largest.peak / GIB:.1f} GiB in {Path(largest.source).name}{retries})"
-        f"{_cached(done)}"
+        f"({cpu:.0f} CPU s{' here' if away else ''}, peak {largest.peak / GIB:.1f} GiB in "
+        f"{Path(largest.source).name}{retries}){away}{_cached(done)}"
     )
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from . import caches, words
+from . import caches, farmed, words
 from .advice import advise
 from .record import Record
 from .timeline import Cost, costs, most_at_once, most_held
 
 SHOWN = 10
 _ENDS = {"built": "built in", "failed": "failed after", "interrupted": "interrupted after"}
-_BOUNDS = {"cores": "the CPUs", "memory": "memory", "longest": "one long source"}
+_BOUNDS = {"cores": "the CPUs", "memory": "memory", "longest": "one long source", "farm": "the farm"}
 
 
 def to_text(record: Record) -> Iterator[str]:
@@ -36,12 +36,16 @@ def _figures(record: Record) -> Iterator[str]:
         return
     done = sum(run.outcome == "compiled" for run in record.runs)
     cpu = words.duration(sum(run.cpu for run in record.runs))
+    here = " here" if any(run.remote for run in record.runs) else ""
     held = most_held(record)
     memory = f", {words.size(held)} held at most" if held else ""
     yield (
-        f"{done} of {words.count(len(costs(record)), 'compile')} done, {cpu} CPU time, "
+        f"{done} of {words.count(len(costs(record)), 'compile')} done, {cpu} CPU time{here}, "
         f"{most_at_once(record.runs)} at once at most{memory}"
     )
+    if line := farmed.sentence(record.runs):
+        reason = farmed.main_reason(record.runs) if farmed.returned(record.runs) else ""
+        yield f"{line}{f' ({reason})' if reason else ''}"
     said = [caches.Said(run.cache, run.cache_why, run.saved) for run in record.runs if run.outcome == "compiled"]
     if line := caches.sentence(said):
         yield line
@@ -64,9 +68,10 @@ def _sources(record: Record) -> Iterator[str]:
 
 
 def _row(cost: Cost) -> str:
-    outcome = "" if cost.outcome == "compiled" else f" ({cost.outcome})"
+    outcome = "" if cost.outcome in ("compiled", "returned") else f" ({cost.outcome})"
+    farm = " on the farm" if cost.is_farmed else ", came back from the farm" if cost.returns else ""
     kills = f", stopped for memory {words.count(cost.kills, 'time')}" if cost.kills else ""
     archs = f" [{cost.archs}]" if cost.archs else ""
     outcome = outcome or (f" ({cost.cache})" if cost.cache else "")
     figures = f"{words.duration(cost.cpu):>12} {words.size(cost.peak):>10}"
-    return f"{figures}  {words.name(cost.source)}{archs}{outcome}{kills}"
+    return f"{figures}  {words.name(cost.source)}{archs}{farm}{outcome}{kills}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Literal
 
+from . import farmed
 from .record import Record, Run, Sample
 
 Reason = Literal["", "cpus", "jobs", "memory"]
@@ -14,7 +15,8 @@ Reason = Literal["", "cpus", "jobs", "memory"]
 
 @dataclass(frozen=True)
 class Cost:
-    """What a source cost, in all its runs (a killed one was time, too). `cpu` in seconds, `peak` in bytes."""
+    """What a source cost, in all its runs (a killed one was time, too). `cpu` in seconds, `peak` in bytes, both of
+    this machine. `remote`: the last run was on the farm, `returns`: how many came back from there."""
 
     source: str
     archs: str
@@ -28,6 +30,13 @@ class Cost:
     outcome: str
     torch_header: bool | None
     cache: str = ""
+    remote: bool = False
+    returns: int = 0
+
+    @property
+    def is_farmed(self) -> bool:
+        """Whether the farm has compiled it."""
+        return self.remote and self.outcome == "compiled" and self.cache != "hit"
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,27 @@ class Held:
 
 
 def lanes(runs: Sequence[Run]) -> list[int]:
-    """A lane for each run, so that no two runs of a lane overlap; always the lowest that is free."""
+    """A lane for each run, so that no two runs of a lane overlap; always the lowest that is free. Those of the
+    farm come after those of this machine."""
+    here = _packed([run for run in runs if not run.remote])
+    first = max(here, default=-1) + 1
+    there = [first + lane for lane in _packed([run for run in runs if run.remote])]
+    placed = {False: iter(here), True: iter(there)}
+    return [next(placed[run.remote]) for run in runs]
+
+
+def lane_names(runs: Sequence[Run], placed: Sequence[int]) -> list[str]:
+    """`1`, `2`, `farm 1`: what each lane is called; `placed` is what `lanes` says of the runs."""
+    first, count = first_of_farm(runs, placed), max(placed, default=-1) + 1
+    return [str(lane + 1) if lane < first else f"farm {lane - first + 1}" for lane in range(count)]
+
+
+def first_of_farm(runs: Sequence[Run], placed: Sequence[int]) -> int:
+    """The first lane of the farm: how many there are of this machine."""
+    return max((lane for run, lane in zip(runs, placed, strict=True) if not run.remote), default=-1) + 1
+
+
+def _packed(runs: Sequence[Run]) -> list[int]:
     result = [0] * len(runs)
     busy: list[tuple[float, int]] = []
     free: list[int] = []
@@ -131,11 +160,16 @@ def _cost(runs: Sequence[Run]) -> Cost:
         outcome=last.outcome,
         torch_header=last.torch_header,
         cache=last.cache,
+        remote=last.remote,
+        returns=sum(map(farmed.came_back, runs)),
     )
 
 
 def weight(run: Run) -> int:
-    """How many CPUs a run keeps busy: nvcc runs one compiler for each arch, at most `threads` at a time."""
+    """How many CPUs of this machine a run keeps busy: nvcc runs one compiler for each arch, at most `threads` at a
+    time; one on the farm leaves little here."""
+    if run.remote:
+        return 0
     return max(1, min(run.threads, run.archs.count(";") + 1)) if run.cuda else 1
 
 
@@ -160,4 +194,4 @@ def most_held(record: Record) -> int:
 
 def most_at_once(runs: Sequence[Run]) -> int:
     """The most runs that were on at the same time."""
-    return max(lanes(runs), default=-1) + 1
+    return max(_packed(runs), default=-1) + 1

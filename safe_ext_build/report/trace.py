@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from .record import Record, Run
-from .timeline import held_back, lanes, pause_lanes
+from .timeline import held_back, lane_names, lanes, pause_lanes
 
 _PROCESS = 1
 # Colours that the format knows by name.
-_COLORS = {"memory": "terrible", "failed": "bad", "stopped": "grey", "unfinished": "grey"}
+_COLORS = {"memory": "terrible", "returned": "yellow", "failed": "bad", "stopped": "grey", "unfinished": "grey"}
 
 
 def to_trace(record: Record) -> str:
@@ -27,8 +27,8 @@ def to_trace(record: Record) -> str:
 def _events(record: Record) -> Iterator[dict[str, Any]]:
     yield _named("process_name", 0, f"{record.project}: compiles")
     placed = lanes(record.runs)
-    for lane in range(max(placed, default=-1) + 1):
-        yield _named("thread_name", lane + 1, f"lane {lane + 1}")
+    for lane, name in enumerate(lane_names(record.runs, placed)):
+        yield _named("thread_name", lane + 1, name if name.startswith("farm") else f"lane {name}")
     for run, lane in zip(record.runs, placed, strict=True):
         yield _slice(run, lane + 1)
     for pause, lane in zip(record.pauses, pause_lanes(record, placed), strict=True):
@@ -56,6 +56,7 @@ def _slice(run: Run, thread: int) -> dict[str, Any]:
         "cpu_s": run.cpu,
         "peak_bytes": run.peak,
         "waited_s": run.waited,
+        "remote": run.remote,
     }
     span = _span(run.source, thread, run.start, run.end)
     color = {"cname": _COLORS[run.outcome]} if run.outcome in _COLORS else {}

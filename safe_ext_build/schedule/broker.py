@@ -290,7 +290,7 @@ class Broker:
         self.frozen.discard(job.id)
         if outcome == "compiled":
             self.compiled += 1
-            self.farmed += job.remote
+            self.farmed += job.remote and said_of.result != "hit"
             self.scheduler.finished(job.id, now, curve if self._teaches(job, said_of) else None)
             self._release(job)
         elif outcome == "stopped":
@@ -587,8 +587,8 @@ def _last_word(said: str) -> str:
 
 
 def _why(job: Job, outcome: outcomes.Outcome) -> str:
-    """Why a compile has to run again."""
-    if outcome == "returned":
+    """Why a compile has to run again, or has run here although it was to run elsewhere."""
+    if outcome == "returned" or (outcome == "compiled" and not job.remote):
         return job.unasked
     killer = "stopped to make room" if job.doomed else "killed by the kernel"
     return killer if outcome == "memory" else ""

@@ -30,16 +30,18 @@ class Heartbeat:
 
 def sentence(status: Status) -> str:
     """The line."""
-    parts = [progress(status), _running(status), memory(status), waiting(status)]
+    parts = [progress(status), _running(status), on_farm(status), memory(status), waiting(status)]
     if status.failed:
         parts.append(f"{status.failed} has failed, and what runs is waited for")
     return ", ".join(filter(None, parts))
 
 
 def progress(status: Status) -> str:
-    """`12 of 73 compiled`, and of these `10 from the cache`"""
-    hits = f" ({status.hits} from the cache)" if status.hits else ""
-    return f"{status.compiled}{f' of {status.total}' if status.total else ''} compiled{hits}"
+    """`12 of 73 compiled`, and of these `10 from the cache` and `5 on the farm`"""
+    parts = [f"{status.hits} from the cache"] if status.hits else []
+    parts += [f"{status.farmed} on the farm"] if status.farmed else []
+    whence = f" ({', '.join(parts)})" if parts else ""
+    return f"{status.compiled}{f' of {status.total}' if status.total else ''} compiled{whence}"
 
 
 def _running(status: Status) -> str:
@@ -49,6 +51,15 @@ def _running(status: Status) -> str:
     name = longest.source.rpartition("/")[2]
     count = len(status.running)
     return f"{count} {'runs' if count == 1 else 'run'} (longest: {name}, {duration(longest.seconds)})"
+
+
+def on_farm(status: Status) -> str:
+    """`3 of them on the farm (6 slots)`, or, of all that run, `on the farm (6 slots)`"""
+    if not status.remote:
+        return ""
+    slots = f" ({status.slots} {'slot' if status.slots == 1 else 'slots'})" if status.slots else ""
+    some = f"{status.remote} of them " if status.remote != len(status.running) else ""
+    return f"{some}on the farm{slots}"
 
 
 def memory(status: Status) -> str:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..events import Event
-from .heartbeat import GIB, duration, memory
+from .heartbeat import GIB, duration, memory, on_farm
 from .status import Status
 
 Mode = Literal["auto", "tty", "lines", "off"]
@@ -103,7 +103,8 @@ def finished(event: Event, number: int, status: Status, seconds: float | None) -
     """The line for an object that has just been compiled, as the `number`th."""
     total = f"/{max(number, status.total)}" if status.total else ""
     threads = f" with {event.threads} threads" if event.threads > 1 else ""
-    cost = f"{_name(event.source, True)} {duration(event.seconds)}{threads}, {event.peak / GIB:.1f} GiB"
+    where, here = (" on the farm", " here") if event.remote and event.cache != "hit" else (threads, "")
+    cost = f"{_name(event.source, True)} {duration(event.seconds)}{where}, {event.peak / GIB:.1f} GiB{here}"
     rest = ", ".join(_figures(status, seconds))
     return f"[{number}{total}] {cost}{f' ({rest})' if rest else ''}"
 
@@ -113,13 +114,15 @@ def is_worth_a_line(event: Event) -> bool:
     return event.kind == "job" and event.outcome == "compiled" and not _PROBE.search(event.source)
 
 
-def _figures(status: Status, seconds: float | None) -> Iterable[str]:
+def _figures(status: Status, seconds: float | None, brief: bool = False) -> Iterable[str]:
     if seconds is not None and status.compiled < status.total:
         yield f"~{duration(seconds)} left"
     if status.running or status.waiting:
         frozen = sum(one.frozen for one in status.running)
         held = status.waiting + frozen
-        yield f"{len(status.running) - frozen} run{f', {held} held' if held else ''}"
+        where = on_farm(replace(status, slots=0))
+        farm = f", {where}" if where and not brief else ""
+        yield f"{len(status.running) - frozen} run{farm}{f', {held} held' if held else ''}"
     if text := memory(status):
         yield text
 
@@ -129,9 +132,11 @@ def bar(status: Status, seconds: float | None, width: int, *, unicode: bool, col
     room = width - 1
     count = f"{status.compiled}/{status.total}" if status.total else f"{status.compiled} compiled"
     parts = [count]
-    for part in filter(None, [*_figures(status, seconds), _ending(status) or _slowest(status, unicode)]):
-        if len("  ".join([*parts, part])) <= room:
-            parts.append(part)
+    last = _ending(status) or _slowest(status, unicode)
+    both = zip(_figures(status, seconds), _figures(status, seconds, brief=True), strict=True)
+    for choice in (*both, (last,)):
+        fitting = [part for part in choice if part and len("  ".join([*parts, part])) <= room]
+        parts += fitting[:1]
     spare = room - len("  ".join(parts)) - 2
     gauge = _gauge(status, min(spare, _LONGEST_GAUGE), unicode, color) if spare >= _SHORTEST_GAUGE else ""
     return "  ".join(filter(None, [gauge, *parts]))

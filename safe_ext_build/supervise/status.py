@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from ..schedule.broker import Broker, Job
 from ..schedule.policy import Memory
@@ -24,13 +25,15 @@ LONGEST_NAME = 200
 @dataclass(frozen=True)
 class Running:
     """A compile that runs: `source` as the compiler is given it, for how many `seconds`, on how many
-    `threads`, how many bytes it `held` last, and whether it is `frozen` until there is memory for it."""
+    `threads`, how many bytes it `held` last on this machine, whether it is `frozen` until there is memory for it,
+    and whether it is `remote`: on a farm of other machines."""
 
     source: str
     seconds: float
     threads: int
     held: int
     frozen: bool
+    remote: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,9 @@ class Status:
     nobody knows. `running`: the longest first. `waiting`: compiles that wait for admission, and `why`. `held`
     of `budget`: bytes of all running compiles, and what they may hold. `expected`: seconds until all is
     compiled, at least; None where no history tells. `failed`: what has failed, after which nothing is begun any
-    more. `ending`: why the build is being stopped. `hits`: how many of those compiled a compiler cache had.
+    more. `ending`: why the build is being stopped. `hits`: how many of those compiled a compiler cache had,
+    `farmed`: how many a farm has compiled. `remote`: how many of the running ones are there, which takes `slots`
+    steps of ours at a time (0: none, or none now).
     """
 
     build: str
@@ -60,6 +65,9 @@ class Status:
     failed: str = ""
     ending: str = ""
     hits: int = 0
+    farmed: int = 0
+    remote: int = 0
+    slots: int = 0
     version: int = VERSION
 
     def to_line(self) -> bytes:
@@ -67,9 +75,14 @@ class Status:
 
     @classmethod
     def parse(cls, line: bytes) -> Status:
-        """Raises ValueError, TypeError or KeyError when it is none."""
-        fields = json.loads(line)
-        return cls(**{**fields, "running": tuple(Running(**one) for one in fields["running"])})
+        """Raises ValueError, TypeError or KeyError when it is none. What a newer build adds is left out."""
+        found = json.loads(line)
+        running = tuple(Running(**_known(Running, one)) for one in found["running"])
+        return cls(**{**_known(cls, found), "running": running})
+
+
+def _known(kind: type[Status] | type[Running], found: dict[str, Any]) -> dict[str, Any]:
+    return {item.name: found[item.name] for item in fields(kind) if item.name in found}
 
 
 def look(workspace: Path, broker: Broker, memory: Memory, now: float) -> Status:
@@ -78,6 +91,7 @@ def look(workspace: Path, broker: Broker, memory: Memory, now: float) -> Status:
     waiting = sum(job.state == "waiting" for job in broker.jobs.values())
     held = sum(map(_held, jobs))
     known = broker.compiled + len(jobs) + waiting
+    away = broker.scheduler.away
     return Status(
         build=workspace.name,
         pid=os.getpid(),
@@ -95,6 +109,9 @@ def look(workspace: Path, broker: Broker, memory: Memory, now: float) -> Status:
         failed=broker.failure.source if broker.failure and broker.winding_down else "",
         ending=broker.stop_reason,
         hits=broker.cached["hit"],
+        farmed=broker.farmed,
+        remote=sum(job.remote for job in jobs),
+        slots=away.slots if away.open else 0,
     )
 
 
@@ -104,4 +121,4 @@ def _held(job: Job) -> int:
 
 def _running(job: Job, broker: Broker, now: float) -> Running:
     name = job.name[-LONGEST_NAME:]
-    return Running(name, now - job.started, job.threads, _held(job), job.id in broker.frozen)
+    return Running(name, now - job.started, job.threads, _held(job), job.id in broker.frozen, job.remote)

@@ -189,3 +189,40 @@ def test_both_themes_can_be_read(page: Browser) -> None:
 def test_a_narrow_window_scrolls_only_down(page: Browser) -> None:
     page.emulate("light", 380)
     assert page.run("return document.documentElement.scrollWidth") <= 380
+
+
+def on_a_farm() -> Record:
+    """Two lanes here, two of the farm; one run came back from there."""
+    runs = (
+        run("csrc/here.cu", 0, 30, job=1),
+        run("csrc/away.cu", 0, 40, job=2, remote=True, cpu=2.0, threads=2, archs="80;90"),
+        run("csrc/back.cu", 1, 20, job=3, remote=True, cpu=2.0, outcome="returned", why="Job failed on server"),
+        run("csrc/back.cu", 20, 45, job=3, attempt=2),
+    )
+    return make(*runs, samples=tuple(sample(float(n)) for n in range(0, 45, 3)))
+
+
+def test_the_farm_has_lanes_of_its_own(chromium: Browser, tmp_path: Path) -> None:
+    shelf.export(on_a_farm(), tmp_path / "farm.html")
+    chromium.emulate("light")
+    chromium.open(tmp_path / "farm.html")
+    top = "return document.querySelector(arguments[0]).getBoundingClientRect().top"
+    tops = [chromium.run(top, f'#lanes [data-i="{number}"]') for number in (0, 3, 1, 2)]
+    assert tops == sorted(tops) and len(set(tops)) == 4
+    assert tops[0] < tops[1] < chromium.run(top, "#lanes .apart") < tops[2]
+    gutter = "return [...document.querySelectorAll('#lanes .gutter text')].map((one) => one.textContent)"
+    assert chromium.run(gutter) == ["1", "2", "farm 1", "farm 2"]
+    fill = "return getComputedStyle(document.querySelector(arguments[0])).fill"
+    assert chromium.run(fill, '[data-i="2"] rect') not in (
+        chromium.run(fill, '[data-i="0"] rect'),
+        chromium.run(fill, '[data-i="1"] rect'),
+    )
+    chromium.point('[data-i="2"]')
+    said = words(chromium, "#tip")[0]
+    assert "came back from the farm: Job failed on server" in said and "on the farm" in said
+    assert "came back from the farm" in words(chromium, "#lanes-help")[0]
+    chromium.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    for system in ("light", "dark"):
+        chromium.emulate(system)
+        assert {kind: ratio for kind, ratio in chromium.run(CONTRAST).items() if ratio < 4.5} == {}, system
+    assert chromium.complaints() == []

@@ -135,7 +135,7 @@ def test_json_and_back() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"schema": 2}, "it has schema 2, and this safe-ext-build knows 1"),
+        ({"schema": 3}, "it has schema 3, and this safe-ext-build knows 2"),
         ({"schema": None}, "it is not a record of a build"),
         ({"seconds": "9"}, "it is damaged: .*'9' is no float"),
         ({"outcome": "fine"}, "it is damaged: .*'fine' is not one of"),

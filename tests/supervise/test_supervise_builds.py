@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 from kill_harness import Build, Project, started
 
-from safe_ext_build.machine.neighbours import living
+from safe_ext_build.cli import builds
+from safe_ext_build.machine.neighbours import Record, Share, living
 from safe_ext_build.supervise import heartbeat
 from safe_ext_build.supervise.heartbeat import Heartbeat
-from safe_ext_build.supervise.registry import Line
+from safe_ext_build.supervise.registry import Found, Line
 from safe_ext_build.supervise.status import ASK, Running, Status
 
 GIB = 1 << 30
@@ -137,9 +138,35 @@ def test_the_line() -> None:
     assert heartbeat.sentence(failed) == "12 of 73 compiled, z.cu has failed, and what runs is waited for"
 
 
+def test_what_is_on_the_farm_is_said() -> None:
+    jobs = (Running("/p/csrc/x.cu", 185.0, 2, GIB, False, True), Running("/p/y.cu", 3.0, 1, GIB, False))
+    full = status(running=jobs, held=2 * GIB, budget=22 * GIB, hits=1, farmed=5, remote=1, slots=6)
+    assert heartbeat.sentence(full) == (
+        "12 of 73 compiled (1 from the cache, 5 on the farm), 2 run (longest: x.cu, 3 min), 1 of them on the farm "
+        "(6 slots), 2.0 of 22.0 GiB"
+    )
+    record = Record("b", 1, "p", 1.0, Share(2, 0), "/w")
+    assert list(builds.describe(Found(record, full, 60.0))) == [
+        (
+            "b  p, for 1 min: 12 of 73 compiled (1 from the cache, 5 on the farm), 2 run, 1 of them on the farm "
+            "(6 slots), 2.0 of 22.0 GiB"
+        ),
+        "    in /p, supervisor 1",
+        "    csrc/x.cu  3 min on the farm, 1.0 GiB here, 2 threads",
+        "    y.cu  3 s, 1.0 GiB",
+    ]
+    assert builds.as_data(Found(record, full, 60.0))["status"]["slots"] == 6
+
+
 def test_a_status_survives_the_way() -> None:
-    there = status(running=(Running("a", 1.0, 2, 3, True),), expected=7.5)
+    there = status(running=(Running("a", 1.0, 2, 3, True, True),), expected=7.5, remote=1, slots=4, farmed=2)
     assert Status.parse(there.to_line()) == there
+    newer = json.loads(there.to_line()) | {"news": 1}
+    newer["running"][0]["news"] = 2
+    assert Status.parse(json.dumps(newer).encode()) == there, "a newer build knows more"
+    older = {name: value for name, value in newer.items() if name not in ("hits", "farmed", "remote", "slots")}
+    del older["running"][0]["remote"]
+    assert Status.parse(json.dumps(older).encode()).slots == 0
     with pytest.raises(KeyError):
         Status.parse(b"{}\n")
 

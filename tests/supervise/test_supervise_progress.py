@@ -73,11 +73,18 @@ def test_what_matters_most_comes_first(width: int, text: str) -> None:
     assert bar(status(), 31 * 60.0, width) == text
 
 
+def test_the_farm_is_in_the_bar_where_there_is_room() -> None:
+    farm = status(remote=2, slots=6, farmed=3)
+    assert "  2 run, 2 of them on the farm, 3 held  14.0 of" in bar(farm, 31 * 60.0, 100)
+    assert bar(farm, 31 * 60.0, 48) == bar(status(), 31 * 60.0, 48)
+
+
 @pytest.mark.parametrize("unicode", [False, True])
 @pytest.mark.parametrize("color", [False, True])
 def test_a_bar_fits_into_any_width(unicode: bool, color: bool) -> None:
     states = [
         status(),
+        status(remote=2),
         status(total=0),
         status(compiled=73, running=(), waiting=0),
         status(failed="/p/x.cu"),
@@ -113,6 +120,9 @@ def test_the_line_of_a_finished_object() -> None:
     event = Event("job", 0.0, "/p/csrc/norm.cu", "compiled", seconds=42.0, peak=2 * GIB, threads=2)
     line = progress.finished(event, 12, status(), 60.0)
     assert line == "[12/73] norm.cu 42 s with 2 threads, 2.0 GiB (~1 min left, 2 run, 3 held, 14.0 of 22.0 GiB)"
+    remote = progress.finished(replace(event, remote=True, peak=GIB // 4), 12, status(remote=2), None)
+    rest = "(2 run, 2 of them on the farm, 3 held, 14.0 of 22.0 GiB)"
+    assert remote == f"[12/73] norm.cu 42 s on the farm, 0.2 GiB here {rest}"
     alone = status(total=0, compiled=1, running=(), waiting=0)
     assert progress.finished(event, 1, alone, None) == "[1] norm.cu 42 s with 2 threads, 2.0 GiB"
 
