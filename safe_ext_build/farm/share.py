@@ -80,7 +80,7 @@ def local_configuration(environ: Mapping[str, str], place: Path) -> Path | None:
     found = client.read(client.config_path(environ))
     if "dist" not in found:
         return None
-    # As JSON, which sccache reads as well: a farm can be written in many ways in TOML, and all of them be left out.
+    # As JSON, which sccache reads, too: there are many ways to write a farm in TOML, and all are left out.
     rest = {name: value for name, value in found.items() if name != "dist"}
     local = place / "sccache.json"
     local.touch(0o600)

@@ -106,12 +106,18 @@ AUTH = '[dist.auth]\ntype = "token"\ntoken = "s3cr3t"\n'
     "text",
     [
         f'server_startup_timeout_ms = 9\n[dist]\nscheduler_url = "http://h"\n{AUTH}[cache.disk]\ndir = "/c"\n',
-        'server_startup_timeout_ms = 9\ndist.scheduler_url = "http://h"\ndist.auth.token = "s3cr3t"\n'
-        'cache.disk.dir = "/c"\n',
-        'server_startup_timeout_ms = 9\ndist = { scheduler_url = "http://h", auth = { token = "s3cr3t" } }\n'
-        'cache = { disk = { dir = "/c" } }\n',
-        'server_startup_timeout_ms = 9  # [dist]\n["dist"]  # the farm\n[ dist . auth ]\ntoken = """\n'
-        '[cache.disk]\ns3cr3t"""\n[[dist.toolchains]]\ntype = "path_override"\n[cache.disk]\ndir = "/c"\n',
+        (
+            'server_startup_timeout_ms = 9\ndist.scheduler_url = "http://h"\ndist.auth.token = "s3cr3t"\n'
+            'cache.disk.dir = "/c"\n'
+        ),
+        (
+            'server_startup_timeout_ms = 9\ndist = { scheduler_url = "http://h", auth = { token = "s3cr3t" } }\n'
+            'cache = { disk = { dir = "/c" } }\n'
+        ),
+        (
+            'server_startup_timeout_ms = 9  # [dist]\n["dist"]  # the farm\n[ dist . auth ]\ntoken = """\n'
+            '[cache.disk]\ns3cr3t"""\n[[dist.toolchains]]\ntype = "path_override"\n[cache.disk]\ndir = "/c"\n'
+        ),
     ],
 )
 def test_however_a_farm_is_written_it_is_left_out(tmp_path: Path, text: str) -> None:
