@@ -43,7 +43,11 @@ class Away:
     @property
     def cpus(self) -> int:
         """CPUs of this machine that all of them keep busy."""
-        return ceil(sum(self._loads.values()))
+        return self.cpus_beside(-1)
+
+    def cpus_beside(self, id: int) -> int:
+        """CPUs that all but one of them keep busy."""
+        return ceil(sum(load for other, load in self._loads.items() if other != id))
 
     def begin(self, job: Job) -> None:
         self._steps[job.id], self._loads[job.id] = job.threads, _LOAD

@@ -197,7 +197,7 @@ class Scheduler:
         asked, known = job.asked, job.forecast.known
         self._place(job, remote=False)
         shape = self._claims.shape(job, 1)
-        if self._room() or not (self._budget is None or self._claims.fits(shape, now, self._budget)):
+        if self._room(job.id) or not (self._budget is None or self._claims.fits(shape, now, self._budget)):
             job.asked = asked  # until it has ended
             job.forecast = self.forecaster.forecast(asked)
             job.shapes.clear()
@@ -366,8 +366,9 @@ class Scheduler:
         """Nothing else starts, until a job fits that many have overtaken."""
         return self._overtaken > 4 * max(8, self.limits.cpus) and self._blocked in self._jobs
 
-    def _room(self) -> str:
-        if self._busy >= self.limits.cpus:
+    def _room(self, coming: int = -1) -> str:
+        """Why nothing more may run here; '' where something may. `coming`: what is away still, and would be it."""
+        if self._weight + self.away.cpus_beside(coming) >= self.limits.cpus:
             return "all CPUs are busy"
         if len(self._running) - self.away.count >= self.limits.jobs:
             running = "1 compile runs" if self.limits.jobs == 1 else f"{self.limits.jobs} compiles run"
