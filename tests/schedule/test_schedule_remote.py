@@ -69,6 +69,10 @@ class Build:
         return [fields[1] for fields in self.told(connection, b"end")]
 
     @property
+    def error(self) -> str:
+        return self.broker.failure.error if self.broker.failure else ""
+
+    @property
     def outcomes(self) -> list[tuple[str | None, bool]]:
         return [(event.outcome, event.remote) for event in self.events if event.kind == "job"]
 
@@ -119,7 +123,7 @@ def test_another_cache_is_for_here_only(tmp_path: Path) -> None:
 def test_what_the_farm_has_compiled_is_counted_and_not_in_the_caches_log(build: Build) -> None:
     build.ask()
     output = build.runs(1)[0][-1]
-    build.log.write_text(f"[D DEBUG x] [{os.path.basename(output)}]: Cache miss in 0.1 s\n")
+    build.log.write_text(f"[D DEBUG x] [{Path(output).name}]: Cache miss in 0.1 s\n")
     build.done(1)
     assert (build.outcomes, build.ended(1), build.broker.farmed) == ([("compiled", True)], [b"0"], 1)
     assert build.events[-1].cache == "miss"
@@ -129,14 +133,16 @@ def test_one_that_fails_there_is_told_by_what_it_says_here(build: Build) -> None
     build.ask()
     build.done(1, FAILED, "sccache: encountered fatal error\nsccache: error: a step failed\n")
     assert build.ended(1) == [], "nobody has been told anything yet"
-    assert build.broker.failure is None
+    assert build.error == ""
     there, here = build.runs(1)
     assert (there[0], here[0]) == ("/bin/sccache", "g++")
     assert [b"with", b"", b"", b""] in build.told(1, b"with"), "names and variables of before are taken back"
     build.done(1, FAILED, "1.cpp:3:5: error: 'x' was not declared\n")
     build.say(NINJA, b"ninja-done", b"0")
     assert build.outcomes == [("returned", True), ("failed", False)]
-    assert build.broker.failure and build.broker.failure.error == "1.cpp:3:5: error: 'x' was not declared"
+    failure = build.broker.failed_job
+    assert failure and failure.exit_code == 1
+    assert build.error == "1.cpp:3:5: error: 'x' was not declared"
 
 
 def test_one_that_fails_there_only_is_no_failure(build: Build) -> None:
