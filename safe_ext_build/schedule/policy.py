@@ -187,13 +187,14 @@ class Scheduler:
             self.away.refused(now)
         self._anew(job)
 
-    def came_back(self, id: int, now: float) -> bool:
+    def came_back(self, id: int, now: float, *, refused: bool = True) -> bool:
         """The farm's client runs a job's compilers here, unasked: whether they may. Then it is one of ours from
-        now on; else it has to be ended, and has `returned`."""
+        now on; else it has to be ended, and has `returned`. `refused`: the farm would do so with others, too."""
         job = self._running.get(id)
         if job is None or not job.features.remote:
             return True
-        self.away.refused(now)
+        if refused:
+            self.away.refused(now)
         asked, known = job.asked, job.forecast.known
         self._place(job, remote=False)
         shape = self._claims.shape(job, 1)

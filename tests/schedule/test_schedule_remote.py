@@ -274,3 +274,27 @@ def test_what_it_costs_here_is_not_what_it_costs(build: Build) -> None:
     build.done(2)
     there, here = [event.entry for event in build.events if event.kind == "job"]
     assert there != here
+
+
+CUT = "Could not submit toolchain: error sending request: unexpected EOF"
+
+
+def test_who_is_cut_off_because_another_sends_the_same_compiler_leaves_again_once(tmp_path: Path) -> None:
+    build = Build(tmp_path, slots=1, jobs=1)
+    for connection in (1, 2):
+        build.ask(connection)
+    for _ in range(2):
+        build.broker.came_back(1, CUT, build.now)
+        build.done(1, KILLED)
+    assert [words[0] for words in build.runs(1)] == ["/bin/sccache"] * 2, "and then waits for its turn here"
+    assert [fields[1].decode() for fields in build.told(1, b"say")] == [
+        f"safe-ext-build: what the farm does not compile ({CUT}) is compiled here\n"
+    ]
+
+
+def test_what_stays_here_unasked_has_its_verdict_in_the_farms_log(build: Build) -> None:
+    build.ask()
+    build.broker.came_back(1, "", build.now)
+    build.log.write_text(f"[D DEBUG x] [{Path(build.runs(1)[0][-1]).name}]: Cache miss in 0.1 s\n")
+    build.done(1)
+    assert (build.events[-1].cache, build.events[-1].curve) == ("miss", ())

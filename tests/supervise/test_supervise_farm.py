@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import ssl
@@ -325,6 +326,10 @@ def test_it_is_told_of_the_farm_and_the_cache_is_not(tmp_path: Path) -> None:
 
 
 FELL_BACK = "[2026-01-01 WARN  sccache] [a.o]: Could not perform distributed compile, falling back to local: "
+# The server's error in the scheduler's.
+INNER = {"description": 'no "room"', "cause": None}
+OUTER = {"description": f'Error 500 (Headers={{"server": "tiny"}}): {json.dumps(INNER)}', "cause": None}
+NESTED = f"Error 500: {json.dumps(OUTER)}"
 
 
 @pytest.mark.parametrize(
@@ -334,10 +339,10 @@ FELL_BACK = "[2026-01-01 WARN  sccache] [a.o]: Could not perform distributed com
         ("[x] Cache miss\n", ""),
         (f"{FELL_BACK}connection refused\n", "connection refused"),
         (f"{FELL_BACK}first\n[x] other\n{FELL_BACK}second\n[x] more\n", "second"),
+        (f"{FELL_BACK}{NESTED}\n", 'no "room"'),
         (
-            FELL_BACK
-            + 'Error 500: {"description":"outer","cause":{"description":"no \\"room\\"","cause":null}}\n',
-            'no \\"room\\"',
+            f"{FELL_BACK}could not run it on S(1): error sending request for url (https://h/run_job/2): reset\n",
+            "could not run it on S(1): error sending request: reset",
         ),
         (f"{FELL_BACK}{'x' * 999}\n", "x" * 200),
     ],
