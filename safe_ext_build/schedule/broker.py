@@ -290,6 +290,9 @@ class Broker:
             # Of a step that fails there sccache 0.16 tells neither the status nor, for nvcc, what was said; and it
             # may be that machine's fault. Here it will be told as it is.
             outcome, job.unasked = "returned", job.unasked or redact(_last_word(said))
+        may_leave = job.unasked == FARM_LOST or self._is_cut_off(job)
+        if job.unasked and not may_leave:
+            self._say(job, [f"what the farm does not compile ({job.unasked}) is compiled here"])
         self._record(job, outcome, max(cpu, job.served), curve, now, said_of)
         self.frozen.discard(job.id)
         if outcome == "compiled":
@@ -300,9 +303,6 @@ class Broker:
         elif outcome == "stopped":
             self._stop(f"the compiler of {job.name} was killed by signal {outcomes.killed_by(status, said)}")
         elif outcome == "returned":
-            may_leave = job.unasked == FARM_LOST or self._is_cut_off(job)
-            if not may_leave:
-                self._say(job, [f"what the farm does not compile ({job.unasked}) is compiled here"])
             job.cut_off = job.cut_off or self._is_cut_off(job)
             self.scheduler.returned(job.id, now, may_leave=may_leave)
             job.state, job.remote = "waiting", False

@@ -180,7 +180,10 @@ def test_one_that_falls_back_stays_where_there_is_room(build: Build) -> None:
     build.broker.came_back(1, "no server has room", build.now)
     assert (build.broker.doomed, build.away.count) == ([], 0)
     build.broker.came_back(1, "no server has room", build.now)
+    assert build.told(1, b"say") == [], "its J is not listening"
     build.done(1)
+    said = "safe-ext-build: what the farm does not compile (no server has room) is compiled here\n"
+    assert build.told(1, b"say") == [[b"say", said.encode()]]
     assert build.outcomes == [("compiled", False)], "it has run here"
     assert build.broker.farmed == 0
     assert build.events[-1].curve == (), "half of it was nobody's to see"
