@@ -25,7 +25,6 @@ def farm(tmp_path: Path) -> Iterator[Farm]:
 
 
 def test_a_wheel_whose_compilers_run_elsewhere(farm: Farm, ground: Ground, tmp_path: Path) -> None:
-    """And nowhere else: of what runs here, nothing is admitted that was to run there."""
     project = copy_project("tiny_cuda", tmp_path)
     (tmp_path / "home").mkdir()
     user = ground.having(
@@ -48,4 +47,6 @@ def test_a_wheel_whose_compilers_run_elsewhere(farm: Farm, ground: Ground, tmp_p
     code = f"import sys, torch; sys.path.insert(0, {str(wheel)!r}); import tiny_cuda; print(tiny_cuda.__file__)"
     user.run([user.python, "-c", code], tmp_path).check()
     logs = "".join(path.read_text() for path in farm.place.glob("*.log"))
+    # cudafe++, cicc, ptxas and the host's compiler, of two sources; the third may have been quicker than the farm.
+    assert logs.count(" updated state to Complete") >= 8
     assert SECRET not in logs and SECRET not in run.output and farm.client_token not in run.output
