@@ -23,7 +23,8 @@ KILLED = event("c.cu", "memory", 105.0, 5.0, 4.0, 9.0)
 THERE = replace(ONE, remote=True, job=1)
 HIT = replace(ONE, remote=True, job=4, cache="hit")
 BACK = replace(ONE, remote=True, job=2, outcome="returned", why="Job failed on server")
-HERE = replace(TWO, job=3, why="Job failed on server")  # came back, and there was room for it at once
+AGAIN = replace(BACK, job=3)
+HERE = replace(TWO, job=3)
 FAILED = event("d.cu", "failed", 130.0, 5.0, 2.0, 9.0)
 
 
@@ -41,9 +42,9 @@ FAILED = event("d.cu", "failed", 130.0, 5.0, 2.0, 9.0)
         ),
         ([THERE], "compiled 1 object in 10 s (10 CPU s here, peak 1.2 GiB in a.cu); 1 on the farm"),
         (
-            [THERE, THERE, BACK, BACK, HERE, HIT],
+            [THERE, THERE, BACK, BACK, AGAIN, HERE, HIT],
             (
-                "compiled 4 objects in 25 s (67 CPU s here, peak 1.2 GiB in a.cu); 2 on the farm, 2 came back; "
+                "compiled 4 objects in 25 s (77 CPU s here, peak 1.2 GiB in a.cu); 2 on the farm, 2 came back; "
                 "cache: 1 hit, 3 without a word"
             ),
         ),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +13,10 @@ from ..launcher.call import SCCACHE
 from ..launcher.redact import redact
 from . import client
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 if TYPE_CHECKING:
     from ..launcher.tools import Launcher
     from ..settings import Settings
 
-_HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?")
 _CONFIGURE = "Have `safe-ext-build farm init client` tell it of one, or leave farm.required out."
 
 
@@ -90,28 +82,12 @@ def local_configuration(environ: Mapping[str, str], place: Path) -> Path | None:
     """Write the configuration that applies without its farm into a directory; None where it names none.
 
     Raises FarmError, and OSError."""
-    path = client.config_path(environ)
-    found = client.read(path)
+    found = client.read(client.config_path(environ))
     if "dist" not in found:
         return None
+    # As JSON, which sccache reads, too: there are many ways to write a farm in TOML, and all are left out.
     rest = {name: value for name, value in found.items() if name != "dist"}
-    is_json = path.suffix == ".json"
-    text = json.dumps(rest) if is_json else without_farm(path.read_text(encoding="utf-8"))
-    if not is_json and tomllib.loads(text) != rest:
-        hint = "Write it as a table: a line [dist], below it scheduler_url, then [dist.auth]."
-        raise FarmError(f"dist in {path} is written in a way that is not understood", code="SEB-9002", hint=hint)
-    local = place / f"sccache{path.suffix or '.toml'}"
+    local = place / "sccache.json"
     local.touch(0o600)
-    local.write_text(text, encoding="utf-8")
+    local.write_text(json.dumps(rest, default=str), encoding="utf-8")
     return local
-
-
-def without_farm(text: str) -> str:
-    """A configuration in TOML without the tables of `dist`. Pure."""
-    kept, inside = [], False
-    for line in text.splitlines(keepends=True):
-        if header := _HEADER.fullmatch(line.rstrip("\r\n")):
-            inside = header[1].partition(".")[0].strip(" \"'") == "dist"
-        if not inside:
-            kept.append(line)
-    return "".join(kept)

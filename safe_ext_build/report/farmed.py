@@ -23,13 +23,8 @@ class Ran(Protocol):
 
 
 def came_back(run: Ran) -> bool:
-    """Whether it was to run on the farm, which did not compile it. There may have been room to go on here."""
-    return run.outcome == "returned" or stayed(run)
-
-
-def stayed(run: Ran) -> bool:
-    """Whether it came back, and was compiled here at once."""
-    return run.outcome == "compiled" and not run.remote and bool(run.why)
+    """Whether it was to run on the farm, which did not compile it."""
+    return run.outcome == "returned"
 
 
 def is_compiled(run: Ran) -> bool:

@@ -163,8 +163,6 @@ def _run_row(run: Run) -> list[Cell]:
 
 
 def _outcome(run: Run) -> str:
-    if farmed.stayed(run):
-        return f"compiled here, as the farm did not ({run.why})"
     return _OUTCOMES[run.outcome] + (f": {run.why}" if run.why else "")
 
 

@@ -63,8 +63,7 @@ class Run:
     torch_header: bool | None
     """Whether the source includes torch/extension.h; null where no dependency file tells."""
     why: str
-    """Of a run that was stopped for memory: by whom. Of one that came back from a farm, also where it went on here
-    and was compiled: why."""
+    """Of a run that was stopped for memory: by whom. Of one that came back from a farm: why."""
     cache: Literal["", "hit", "miss", "uncacheable"] = ""
     """What the compiler cache said of it; empty without one, and where it said nothing."""
     cache_why: str = ""

@@ -36,6 +36,9 @@ State = Literal["waiting", "running", "held", "ended"]
 # A compile that is killed for memory again, although nothing of ours ran beside it, does not fit.
 KILLS_ALONE = 2
 FARM_LOST = "the build's client of the farm was lost"
+# When two steps send one compiler to a server at a time, sccache-dist 0.16 cuts the second off, and then has it.
+CUT_OFF = "Could not submit toolchain"
+UNSAID = "it does not say why"
 # A run is never taken to be shorter than this (seconds): the scheduler divides by it.
 SHORTEST = 0.05
 
@@ -49,7 +52,7 @@ class Job:
     whether it includes torch/extension.h, where that is known. `own_launcher`: what stood before its compiler,
     `launcher`: the tool that it runs through, `output`: the name that this run writes to, `served`: CPU seconds
     that the cache's server was seen to spend on it. `remote`: this run is on the farm, `unasked`: why it came back
-    from there, `named`: its J was told of names or variables.
+    from there, `cut_off`: that was for a moment's reason, once, `named`: its J was told of names or variables.
     """
 
     id: int
@@ -78,6 +81,7 @@ class Job:
     served: float = 0.0
     remote: bool = False
     unasked: str = ""
+    cut_off: bool = False
     named: bool = False
     samples: list[tuple[float, int]] = field(default_factory=list)
 
@@ -286,6 +290,9 @@ class Broker:
             # Of a step that fails there sccache 0.16 tells neither the status nor, for nvcc, what was said; and it
             # may be that machine's fault. Here it will be told as it is.
             outcome, job.unasked = "returned", job.unasked or redact(_last_word(said))
+        may_leave = job.unasked == FARM_LOST or self._is_cut_off(job)
+        if job.unasked and not may_leave:
+            self._say(job, [f"what the farm does not compile ({job.unasked}) is compiled here"])
         self._record(job, outcome, max(cpu, job.served), curve, now, said_of)
         self.frozen.discard(job.id)
         if outcome == "compiled":
@@ -296,9 +303,8 @@ class Broker:
         elif outcome == "stopped":
             self._stop(f"the compiler of {job.name} was killed by signal {outcomes.killed_by(status, said)}")
         elif outcome == "returned":
-            if job.unasked != FARM_LOST:
-                self._say(job, [f"what the farm does not compile ({job.unasked}) is compiled here"])
-            self.scheduler.returned(job.id, now, may_leave=job.unasked == FARM_LOST)
+            job.cut_off = job.cut_off or self._is_cut_off(job)
+            self.scheduler.returned(job.id, now, may_leave=may_leave)
             job.state, job.remote = "waiting", False
         elif outcome == "memory" and self._may_try_again(job, sight):
             self.scheduler.killed(job.id, now)
@@ -401,17 +407,18 @@ class Broker:
                 self.paused.append((job, freeze))
                 self.emit(Event("freeze" if freeze else "thaw", now, job.name, job=job.id))
 
-    def came_back(self, number: int, why: str, now: float) -> None:
-        """The farm's client has begun to compile here what was to run there: it may stay if there is room for it,
-        else it waits, as any other compile."""
+    def came_back(self, number: int, why: str) -> None:
+        """The farm's client has begun to compile here, unasked, what was to run there. It is ended, and waits for
+        its turn as any other compile: nobody has looked whether there is room for it, and its next steps would go
+        to a farm that has just refused one. The steps that are done are in the cache."""
         job = next((job for job in self.running() if job.id == number), None)
-        if job is None or not job.remote or job.unasked:
-            return
-        job.unasked = why
-        if self.scheduler.came_back(job.id, now):
-            job.remote = False
-        else:
+        if job is not None and job.remote and not job.unasked:
+            job.unasked = why or UNSAID
             self.doomed.append(job)
+
+    def _is_cut_off(self, job: Job) -> bool:
+        """Whether the farm would take it now; but twice is not for a moment's reason."""
+        return job.unasked.startswith(CUT_OFF) and not job.cut_off
 
     def recall(self, why: str) -> None:
         """Nothing that is on the farm will come to an end there."""
@@ -583,12 +590,12 @@ def _absolute(cwd: str, path: str) -> str:
 def _last_word(said: str) -> str:
     """What a compile that failed elsewhere said: its first error, or what it ended with."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return (outcomes.first_error(said) or (lines[-1] if lines else "it does not say why"))[:200]
+    return (outcomes.first_error(said) or (lines[-1] if lines else UNSAID))[:200]
 
 
 def _why(job: Job, outcome: outcomes.Outcome) -> str:
-    """Why a compile has to run again, or has run here although it was to run elsewhere."""
-    if outcome == "returned" or (outcome == "compiled" and not job.remote):
+    """Why a compile has to run again."""
+    if outcome == "returned":
         return job.unasked
     killer = "stopped to make room" if job.doomed else "killed by the kernel"
     return killer if outcome == "memory" else ""

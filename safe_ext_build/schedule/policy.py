@@ -78,7 +78,6 @@ class Scheduler:
         self._waiting = 0
         self._waiting_cpu = 0.0
         self._running_cpu = 0.0
-        self._budget: int | None = None
         self._refreshed = 0.0
         self._alone = 0
         self._blocked = -1
@@ -187,30 +186,6 @@ class Scheduler:
             self.away.refused(now)
         self._anew(job)
 
-    def came_back(self, id: int, now: float) -> bool:
-        """The farm's client runs a job's compilers here, unasked: whether they may. Then it is one of ours from
-        now on; else it has to be ended, and has `returned`."""
-        job = self._running.get(id)
-        if job is None or not job.features.remote:
-            return True
-        self.away.refused(now)
-        asked, known = job.asked, job.forecast.known
-        self._place(job, remote=False)
-        shape = self._claims.shape(job, job.threads)
-        if self._room() or not (self._budget is None or self._claims.fits(shape, now, self._budget)):
-            job.asked = asked  # until it has ended
-            job.forecast = self.forecaster.forecast(asked)
-            job.shapes.clear()
-            return False
-        self._unknown += known - job.forecast.known
-        self.away.end(job)
-        self._claims.end(job)
-        job.features, job.may_leave = job.asked.with_threads(job.threads), False
-        job.parallelism = job.features.parallelism
-        self._claims.begin(job, shape, now)
-        self._weight += job.threads
-        return True
-
     def _place(self, job: Job, *, remote: bool) -> None:
         """Expect of it what it takes when it runs there."""
         job.asked = replace(job.asked, remote=remote)
@@ -287,7 +262,7 @@ class Scheduler:
         """What to admit, kill, freeze and thaw now."""
         if not self.limits.guard:
             return self._admissions(now, None, "", first=True)
-        budget = self._budget = self._relief.budget(now, memory)
+        budget = self._relief.budget(now, memory)
         kill, freeze = self._relief.choose(now, memory, self._unknown > 0)
         if kill or freeze:
             return Decision(kill=kill, freeze=freeze, held="memory is short: a compile has to give way")
@@ -305,6 +280,7 @@ class Scheduler:
 
     def _admissions(self, now: float, budget: int | None, closed: str, first: bool) -> Decision:
         admit: list[tuple[int, int]] = []
+        self._forget_empty_groups()
         send = self._send(now, budget) if self.away.free(now) and not closed else []
         if first and not self._running and self._waiting:
             admit.append(self._start_first(now, budget))
@@ -335,8 +311,7 @@ class Scheduler:
                     return sent
                 heappop(heap)
                 sent.append(self._start(job, threads, now))
-            if not heap:
-                del self._groups[key]
+        self._forget_empty_groups()
         return sent
 
     def _from_group(self, key: Key, now: float, budget: int | None) -> tuple[list[tuple[int, int]], str]:
@@ -367,6 +342,7 @@ class Scheduler:
         return self._overtaken > 4 * max(8, self.limits.cpus) and self._blocked in self._jobs
 
     def _room(self) -> str:
+        """Why nothing more may run here; '' where something may."""
         if self._busy >= self.limits.cpus:
             return "all CPUs are busy"
         if len(self._running) - self.away.count >= self.limits.jobs:
@@ -378,6 +354,10 @@ class Scheduler:
         if job.alone:
             return "it was killed for memory three times, and will run alone"
         return f"it needs up to {self._claims.shape(job, 1).peak / GIB:.1f} GiB"
+
+    def _forget_empty_groups(self) -> None:
+        for key in [key for key, heap in self._groups.items() if not self._front(heap)]:
+            del self._groups[key]
 
     def _front(self, heap: list[tuple[float, int, int]]) -> Job | None:
         """The first job of a group that still waits; entries of jobs that are gone fall away here."""

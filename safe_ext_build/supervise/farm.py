@@ -105,9 +105,11 @@ class FarmClient(CacheServer):
 
 
 def _cause(text: str) -> str:
-    """What is at the bottom of it: an error of the farm's is JSON, each with its cause inside of it."""
-    described = re.findall(r'"description":"((?:[^"\\]|\\.)*)"', text)
-    return described[-1] if described else text.strip()
+    """What is at the bottom of it: an error of the farm's is JSON, each with its cause inside of it. Numbers of
+    jobs are left out, so that what is alike is said once."""
+    while described := re.findall(r'"description":\s*"((?:[^"\\]|\\.)*)"', text):
+        text = re.sub(r"\\(.)", r"\1", described[-1])
+    return re.sub(r" for url \([^)]*\)| \(Headers=\{.*?\}\)", "", text).strip()
 
 
 def compiles(command: list[bytes]) -> bool:

@@ -128,7 +128,7 @@ class JobServer:
         used = self.usage.look({job.id: job.pid for job in self.broker.running()}, self._servers())
         self.sight = self.memory.look(self.neighbours.outlooks())
         self.broker.observe(used, now)
-        self._look_at_farm(now)
+        self._look_at_farm()
         served = [job for job in self.broker.running() if job.launcher == SCCACHE and not job.remote]
         self.cache.watch(now, self.usage.spent_by_servers, bool(served) and not self.broker.frozen)
         if now >= self.next_note:
@@ -141,12 +141,12 @@ class JobServer:
     def _servers(self) -> list[int]:
         return [pid for pid in (self.cache.pid, self.farm.pid) if pid]
 
-    def _look_at_farm(self, now: float) -> None:
+    def _look_at_farm(self) -> None:
         """Find compiles that were to run on the farm, and have begun to run here."""
         remote = {job.id for job in self.broker.running() if job.remote}
         here = {job for pid, job in self.usage.adopted().items() if job in remote and farm.compiles(_command(pid))}
         for number in sorted(here):
-            self.broker.came_back(number, self.farm.why_not(), now)
+            self.broker.came_back(number, self.farm.why_not())
 
     def _sight(self, fields: list[bytes]) -> Sight:
         """What we see of memory when this message comes."""

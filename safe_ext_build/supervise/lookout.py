@@ -75,7 +75,7 @@ def _look_out(client: int, scheduler: str, pipe: int) -> None:
     while os.path.exists(f"/proc/{client}"):
         status = ask(scheduler)
         silent = 0 if status else silent + 1
-        missed = [address for address in servers(client, scheduler) if not is_there(address)]
+        missed = _missing(servers(client, scheduler))
         strikes = {address: strikes.get(address, 0) + 1 for address in missed}
         lost = [f"{host}:{port}" for (host, port), count in strikes.items() if count == STRIKES]
         report = Report(status is not None or silent < STRIKES, *(status or (-1, -1)), lost="".join(lost[:1]))
@@ -144,6 +144,16 @@ def _is_named(host: str, name: str) -> bool:
         return host in {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
     except OSError:
         return False
+
+
+def _missing(addresses: list[Address]) -> list[Address]:
+    """All are asked at once: several may have gone together, and each takes its time to be missed."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(16) as pool:
+        return [
+            address for address, there in zip(addresses, pool.map(is_there, addresses), strict=True) if not there
+        ]
 
 
 def is_there(address: Address) -> bool:

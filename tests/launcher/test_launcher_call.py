@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from safe_ext_build.launcher import names
-from safe_ext_build.launcher.call import Called, Compile, Launching, call
+from safe_ext_build.launcher.call import FOR_COMPILERS, Called, Compile, Launching, call, on_farm
 from safe_ext_build.launcher.dryrun import rewritten
+from safe_ext_build.launcher.redact import is_secret
 from safe_ext_build.schedule.command import without_launchers
 
 CWD = "/home/u/p/build/temp"
@@ -222,3 +223,17 @@ def test_nothing_but_our_directory_is_removed(tmp_path: Path) -> None:
     descriptor = os.open(tmp_path / "other", os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(descriptor)
+
+
+def test_what_leaves_for_a_farm_has_its_own_server_and_directory() -> None:
+    farmed = replace(LAUNCHING, farm="/ws/bin/farm", log="/ws/sccache.log")
+    called = through("sccache", compile_of("g++", "-c", "a.cpp"))
+    away = on_farm(called, farmed)
+    assert (away.words, away.used) == (called.words, called.used)
+    assert away.variables == {
+        "SCCACHE_C_CUSTOM_CACHE_BUSTER": "h1",
+        "SCCACHE_SERVER_UDS": "/ws/bin/farm",
+        "TMPDIR": "/ws/farm",
+    }
+    assert called.keeps == () and away.keeps == FOR_COMPILERS
+    assert not any(is_secret(name) for name in FOR_COMPILERS)

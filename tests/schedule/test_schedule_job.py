@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from schedule_server import Connection, Server
 
+from safe_ext_build.launcher.call import FOR_COMPILERS
 from safe_ext_build.schedule import job as job_module
 
 
@@ -427,3 +428,23 @@ def test_an_error_is_told_with_directories(bench: Bench) -> None:
     assert done and done[4] == b"/p/a.c:1: error: no\n"
     connection.send(b"end", b"1")
     assert process.communicate(timeout=10)[0] == b"/p/a.c:1: error: no\n"
+
+
+def test_what_leaves_takes_nothing_along_but_what_compilers_look_at(bench: Bench) -> None:
+    """Of what a farm is sent, every variable is a part."""
+    secret = {"FARM_TEST_TOKEN": "s3cr3t", "AWS_SECRET_ACCESS_KEY": "s3cr3t", "CPATH": "/include"}
+    process = bench.start("compiler", merged=True, environ={**secret, "NVCC_APPEND_FLAGS": "-O1"})
+    connection, _ = bench.asked()
+    for keeps in (FOR_COMPILERS, ()):
+        connection.send(b"with", b"", b"SCCACHE_SERVER_UDS=/w/farm", " ".join(keeps).encode())
+        bench.run(connection, *sh("env; exit 1"), append="-O1")
+        assert [(connection.receive() or [b""])[0] for _ in range(2)] == [b"started", b"done"]
+        found = dict(line.split("=", 1) for line in (bench.directory / "out").read_text().splitlines())
+        ours = {"SCCACHE_SERVER_UDS", "TMPDIR", "SAFE_EXT_BUILD_JOB", "NVCC_APPEND_FLAGS"}
+        assert (found["CPATH"], found["SCCACHE_SERVER_UDS"]) == ("/include", "/w/farm")
+        if keeps:
+            assert set(found) <= {*FOR_COMPILERS, *ours, "PWD", "SHLVL", "_"}  # the last are the shell's own
+        else:
+            assert found["FARM_TEST_TOKEN"] == "s3cr3t", "what comes back has all that a build has"
+    connection.send(b"end", b"0")
+    process.communicate(timeout=10)
