@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .launcher import digest, names
-from .launcher.call import SCCACHE, Launching
+from .launcher import configured, digest, names, redact
+from .launcher.call import CCACHE, SCCACHE, Launching
 from .launcher.tools import TORCH_VARIABLE, Launcher
 from .supervise import shims
 from .supervise.workspace import Workspace
@@ -73,6 +73,8 @@ def prepare(
         ours=not launcher.server,
         bases=[f"{path}/" for path in filter(None, (ground.source, ground.store, place.path))],
         log=str(place.path / "sccache.log"),
+        shared=CCACHE in tools and configured.is_shared(tools[CCACHE], environ),
+        secrets=redact.ordered([*redact.secrets(environ), *configured.secrets(tools, environ)]),
     )
     if chosen:
         digests, busters = _digests(place, ground, cuda, environ)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from . import names
+from . import names, storage
 
 CCACHE, SCCACHE = "ccache", "sccache"
 VERDICT = "verdict"
@@ -34,7 +34,8 @@ class Launching:
     dropped. `programs`: tool -> path. `digests`: "cuda" and "host" -> a file whose content is that of the
     compilers. `places`: directory -> name (see names). `toolkit`: the CUDA toolkit, `front`: what sccache is to
     take for its nvcc. `server`: the socket of the sccache server, `ours`: we start it, `bases`: directories that
-    its keys leave out, `log`: what it writes, `busters`: as `digests`, the digest itself.
+    its keys leave out, `log`: what it writes, `busters`: as `digests`, the digest itself. `shared`: ccache has a
+    storage that others share, and nobody else reads its log. `secrets`: what stands in no output of theirs.
     """
 
     tool: str = ""
@@ -49,6 +50,8 @@ class Launching:
     ours: bool = True
     bases: Sequence[str] = ()
     log: str = ""
+    shared: bool = False
+    secrets: Sequence[str] = ()
 
     def choose(self, own: str) -> str:
         """The tool for a compile whose command brought along `own`, or nothing."""
@@ -95,6 +98,7 @@ def call(compile: Compile, launching: Launching, tool: str, own: str, *, named: 
     kind = "cuda" if compile.cuda else "host"
     if tool == CCACHE:
         arguments, variables = _for_ccache(arguments, compile, launching.digests.get(kind, ""))
+        variables["CCACHE_LOGFILE"] = f"{compile.directory}/{storage.LOG}" if launching.shared else ""
     else:
         variables = {"SCCACHE_C_CUSTOM_CACHE_BUSTER": launching.busters.get(kind, "")}
     if named:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..events import Event
-from ..launcher import names
+from ..launcher import names, storage
 from ..launcher.call import CCACHE, SCCACHE, VERDICT, Called, Compile, Launching, call
 from ..launcher.redact import redact
 from ..launcher.verdict import ServerLog, Verdict, read_ccache
@@ -145,6 +145,7 @@ class Broker:
         self.places = names.Places(os.path.dirname(directory))
         self.server_log = ServerLog(naming.launching.log)
         self.server_lost = False
+        self.storage = storage.Storage()
         self.cached = {"hit": 0, "miss": 0, "uncacheable": 0}
         self.compiled = 0
         self.planned = 0  # compiles, by what each ninja has said that it is to do
@@ -267,6 +268,7 @@ class Broker:
             spent = max([spent, *(progress for progress, _ in job.samples)])
         curve = self._curve(job, spent, peak)
         said_of = self._verdict(job) if status == 0 else Verdict()
+        self._say(job, self.heed_storage(now, job))
         short = sight.low or sight.oom_kills > job.oom_kills
         outcome: outcomes.Outcome = "memory" if job.doomed and status else outcomes.classify(status, said, short)
         self._record(job, outcome, max(cpu, job.served), curve, now, said_of)
@@ -292,16 +294,21 @@ class Broker:
             found = self.server_log.verdict(job.output) if job.launcher == SCCACHE else Verdict()
         if found.result:
             self.cached[found.result] += 1
-        if found.storage_failed:
-            self._go_without_storage(job)
         return found
 
-    def _go_without_storage(self, job: Job) -> None:
-        """ccache soon gives up on it, and goes on with its own disk; sccache waits a minute for each object."""
-        what = "only there is compiled"
-        if job.launcher == SCCACHE:
-            self.server_lost, what = True, "left is compiled without a cache"
-        self._say(job, [f"the storage that {job.launcher} shares does not answer: what is {what}"])
+    def heed_storage(self, now: float, job: Job | None = None) -> list[str]:
+        """Take note of whether the storage that the cache shares answers, as its server's log says or that of the
+        compile that has just ended; returns what is to be said."""
+        job = job or next((one for one in self.running() if one.launcher == SCCACHE), None)
+        if job is None or not job.launcher:
+            return []
+        if served := job.launcher == SCCACHE:
+            word = self.server_log.word()
+        else:
+            word = storage.read_ccache(os.path.join(job.directory, storage.LOG))
+        lines = self.storage.heed(word, len(self.running()), now, job.launcher)
+        self.server_lost = self.server_lost or (served and self.storage.given_up)
+        return [redact(line, known=self.naming.launching.secrets) for line in lines]
 
     def _teaches(self, job: Job, said_of: Verdict) -> bool:
         """Whether a run shows what the compile costs: a hit does not, nor one that a server ran unseen."""
@@ -319,7 +326,9 @@ class Broker:
         return job.kills_alone < KILLS_ALONE
 
     def _failure(self, job: Job, outcome: outcomes.Outcome, said: str, sight: Sight) -> Failure:
-        error = redact(outcomes.first_error(said))  # a launcher's own errors may name what it stores in
+        error = redact(
+            outcomes.first_error(said), known=self.naming.launching.secrets
+        )  # a launcher's own errors may name what it stores in
         if outcome == "memory":
             error = (
                 f"the compiler was killed because memory ran out, although nothing else of this build ran "
@@ -422,6 +431,7 @@ class Broker:
         )
         final = job.parsed.output if temporary else ""
         called = self._called(job, command, prepend, append, temporary)
+        self.storage.began(now)
         beside = self.running()
         job.company = bool(beside)
         for other in beside:
@@ -430,8 +440,10 @@ class Broker:
         job.threads, job.samples, job.doomed, job.served = threads, [], False, 0.0
         paths = [_absolute(job.cwd, path) for path in (temporary, final, job.parsed.depfile)]
         if job.launcher:
-            variables = "\n".join(f"{name}={value}" for name, value in called.variables.items())
-            self.send(job.connection, [b"with", *map(os.fsencode, (names.lines(called.used), variables))])
+            extra = {"CCACHE_REMOTE_STORAGE": ""} if self.storage.given_up else {}
+            variables = "\n".join(f"{name}={value}" for name, value in {**called.variables, **extra}.items())
+            secrets = "\n".join(self.naming.launching.secrets)
+            self.send(job.connection, [b"with", *map(os.fsencode, (names.lines(called.used), variables, secrets))])
         fields = [job.directory, *paths, str(job.id), called.prepend, called.append, *called.words]
         self.send(job.connection, [b"run", *map(os.fsencode, fields)])
         cuda, waited = job.parsed.cuda, now - job.asked

@@ -23,7 +23,7 @@ from ..schedule.fit import Fit
 from ..schedule.forecast import Curve
 from ..schedule.policy import Limits
 from . import connection, stall, status, usage
-from .cache_server import CacheServer
+from .cache_server import IDLE, SPENT, CacheServer
 from .connection import Connection
 from .memory import MemoryWatch
 from .neighbourhood import Neighbourhood
@@ -123,6 +123,9 @@ class JobServer:
         self.sight = self.memory.look(self.neighbours.outlooks())
         self.broker.observe(used, now)
         served = [job for job in self.broker.running() if job.launcher == SCCACHE]
+        for line in self.broker.heed_storage(now):
+            stall.say(line)
+        self.cache.patience = SPENT if self.broker.storage.given_up else IDLE
         self.cache.watch(now, self.usage.spent_by_server, bool(served) and not self.broker.frozen)
         if now >= self.next_note:
             self.next_note = now + NOTE

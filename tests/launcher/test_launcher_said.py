@@ -17,7 +17,7 @@ from safe_ext_build.report.caches import Said, sentence
         ("# /p/a.cu\ndirect_cache_hit\nlocal_storage_hit\nlocal_storage_read_hit\n", Verdict("hit")),
         ("preprocessed_cache_hit\ndirect_cache_miss\nlocal_storage_write\n", Verdict("hit")),
         ("cache_miss\ndirect_cache_miss\nlocal_storage_miss\n", Verdict("miss")),
-        ("cache_miss\nlocal_storage_miss\nremote_storage_timeout\n", Verdict("miss", "", storage_failed=True)),
+        ("cache_miss\nlocal_storage_miss\nremote_storage_timeout\n", Verdict("miss")),
         ("unsupported_compiler_option\n", Verdict("uncacheable", "unsupported compiler option")),
         (
             "unsupported_code_directive\n",

@@ -193,6 +193,6 @@ def test_a_server_that_does_nothing_for_those_who_wait_is_given_up() -> None:
         assert states == ["ready", "ready", "ready", "ready", "lost"]
         assert sleeper.wait(10) == -signal.SIGKILL
     assert server.line() == (
-        "the sccache server of this build is lost: it has done nothing for 30 s (does what it stores in answer?); "
+        "the sccache server of this build is lost: it has done nothing for 20 s (does what it stores in answer?); "
         "what is left is compiled without a cache"
     )
