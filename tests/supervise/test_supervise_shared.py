@@ -86,7 +86,10 @@ def test_a_cold_machine_hits_everything_in_s3(tmp_path: Path) -> None:
     finally:
         s3.end()
     assert seen == [(0, 4), (4, 0)]
-    assert "the sccache server of this build is lost: cache storage failed to read" in stranger, stranger
+    assert (
+        "the sccache server of this build is lost: error: cache storage failed to read: PermissionDenied"
+        in stranger
+    ), stranger
     assert "cache: " not in stranger.splitlines()[-1]
 
 
@@ -104,11 +107,9 @@ def test_a_storage_that_is_full_is_told_once(tool: str, redis: Redis, tmp_path: 
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_storage_that_is_wiped_costs_hits_only(tool: str, redis: Redis, tmp_path: Path) -> None:
-    text_of(machine(tmp_path / "one", tool, **redis.variables(tool)))
-    project = machine(tmp_path / "two", tool, **redis.variables(tool))
-    redis.do("FLUSHALL")
+    project = machine(tmp_path / "one", tool, **redis.variables(tool))
     with started(project, project.hook()) as build:
-        build.wait_for("g++")
+        build.wait_until(lambda: redis.do("DBSIZE") != b":0\r\n", "an object in it")
         redis.do("FLUSHALL")
         text = finished(build)
     assert (hits(text), words_of_storage(text, tool)) == ((0, 4), [])
@@ -137,13 +138,9 @@ def test_one_that_hangs_is_waited_for_once(redis: Redis, tmp_path: Path) -> None
     redis.stop()
     text = text_of(project)
     (line,) = words_of_storage(text, "ccache")
-    assert line == (
-        "does not answer (nothing came in time); it is not asked any more, and what is not on this disk is compiled"
-    )
-    seconds = sorted(run_seconds(project))
-    assert seconds[1] < 4 < seconds[2]
-
-
-def run_seconds(project: Project) -> list[float]:
+    what, _, follows = line.partition("; ")
+    assert what == "does not answer (nothing came in time)"
+    assert follows == "it is not asked any more, and what is not on this disk is compiled"
     (record,) = project.scratch.glob("cache/safe-ext-build/reports/*.json*")
-    return [run["seconds"] for run in json.loads(record.read_text())["runs"]]
+    seconds = sorted(run["end"] - run["start"] for run in json.loads(record.read_text())["runs"])
+    assert seconds[1] < 4 < seconds[2]
