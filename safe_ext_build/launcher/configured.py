@@ -46,10 +46,12 @@ def _sccache_file(environ: Mapping[str, str]) -> Path:
 
 
 def _in_toml(path: Path) -> Iterator[str]:
+    text = ""
     try:
-        yield from _in_table(tomllib.loads(path.read_text()))
-    except (OSError, ValueError):  # sccache itself says what is wrong with it
-        return
+        text = path.read_text()
+        yield from _in_table(tomllib.loads(text))
+    except (OSError, ValueError):  # sccache itself says what is wrong with it, and shows the line
+        yield from passwords(text)
 
 
 def _in_table(table: Mapping[str, object]) -> Iterator[str]:

@@ -52,6 +52,8 @@ def is_secret(name: str) -> bool:
 
 
 def passwords(value: str) -> list[str]:
-    """What is secret within a value: passwords in addresses, and what is assigned to a telling name."""
+    """What is secret in a setting of a cache: passwords in addresses, and what is assigned to a telling name."""
     found = [match[1] for match in re.finditer(r"://(?:[^\s/@:|]*:)?([^\s/@|]+)@", value)]
+    if "://" not in value:  # it is wrong, and the tool may well print it
+        found += [match[1] for match in re.finditer(r"([^\s/@:|]+)@", value)]
     return found + [match["value"] for match in _ASSIGNED.finditer(value)]
