@@ -157,16 +157,16 @@ class Network:
 
     def __init__(self) -> None:
         number = os.getpid()
+        self.near, far = f"sebc{number}a", f"sebc{number}b"
         self.name = f"sebc{number}"
         block = f"10.{200 + number % 50}.{number // 50 % 256}"
         self.address, self.theirs = f"{block}.1", f"{block}.2"
         self.enter = ["nsenter", f"--net=/run/netns/{self.name}"]
-        near, far = f"sebc{number % 10**8}a", f"sebc{number % 10**8}b"
         for command in (
             f"netns add {self.name}",
-            f"link add {near} type veth peer name {far} netns {self.name}",
-            f"addr add {self.address}/24 dev {near}",
-            f"link set {near} up",
+            f"link add {self.near} type veth peer name {far} netns {self.name}",
+            f"addr add {self.address}/24 dev {self.near}",
+            f"link set {self.near} up",
             f"-n {self.name} addr add {self.theirs}/24 dev {far}",
             f"-n {self.name} link set {far} up",
             f"-n {self.name} link set lo up",
@@ -174,7 +174,9 @@ class Network:
             subprocess.run(["ip", *command.split()], check=True)
 
     def close(self) -> None:
-        subprocess.run(["ip", "netns", "delete", self.name], check=True)  # and the pair goes with it
+        # With the namespace the pair would go, too, but some time later, and the next one has the same name.
+        for command in (f"link delete {self.near}", f"netns delete {self.name}"):
+            subprocess.run(["ip", *command.split()], check=True)
 
 
 @contextmanager
