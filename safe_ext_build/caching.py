@@ -93,8 +93,9 @@ def _for_tools(chosen: str, launching: Launching, environ: Mapping[str, str]) ->
     if chosen == SCCACHE:
         found["CCACHE_DISABLE"] = "1"  # g++ may be ccache in disguise
     if launching.ours:
-        # Whatever calls sccache in this build, its server is the build's own, and ends with it.
-        found["SCCACHE_SERVER_UDS"] = launching.server
+        # Whatever calls sccache in this build, its server is the build's own, and ends with it; and it is the
+        # server that compiles, which tells what became of a compile (0.17 can do it in the client).
+        found |= {"SCCACHE_SERVER_UDS": launching.server, "SCCACHE_CLIENT_SIDE": "false"}
     return found
 
 

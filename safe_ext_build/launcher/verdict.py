@@ -27,13 +27,15 @@ _SCCACHE_REASONS = {
 }
 # Of nvcc's own run, which it never stores, it says "miss"; then of its last step, which has the same output.
 _LOOKED_UP = re.compile(r"\[([^\]]+)\]: Cache (hit in|miss in|none in|read error|timed out)")
+# What sccache calls the steps of nvcc by.
+_STEP = re.compile(r"\.(?:module_id|ptx|cubin)$")
 _RESULTS: dict[str, Result] = {"hit in": "hit", "none in": "uncacheable"}
 _CANNOT = re.compile(r"parse_arguments: CannotCache\((.*?)\): \[")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`why`: the reason, of one that cannot be cached."""
+    """`why`: the reason, of one that cannot be cached; of a miss, how much of it was a hit."""
 
     result: Result = ""
     why: str = ""
@@ -66,13 +68,26 @@ class ServerLog:
         self._offset = 0
         self._rest = ""
         self._found: dict[str, Verdict] = {}
+        self._steps: dict[str, bool] = {}
         self._storage = storage.FromServer()
 
-    def verdict(self, output: str) -> Verdict:
-        """What was said of the compile that wrote `output`, whose name no other has; it is then forgotten."""
+    def verdict(self, output: str, source: str = "") -> Verdict:
+        """What was said of the compile of `source` that wrote `output`, whose name no other has; it is then
+        forgotten."""
         self._read()
-        name = os.path.basename(output)
-        return self._found.pop(name, Verdict())
+        found = self._found.pop(os.path.basename(output), Verdict())
+        steps = self._steps_of(os.path.splitext(os.path.basename(source))[0])
+        if not steps or found.result not in ("hit", "miss"):
+            return found
+        hits = [*steps, found.result == "hit"].count(True)
+        if hits > len(steps):
+            return Verdict("hit")
+        return Verdict("miss", f"{hits} of {len(steps) + 1} steps hit" if hits else "")
+
+    def _steps_of(self, stem: str) -> list[bool]:
+        """Which steps of an nvcc compile hit, but for the last. Their files are called as the source is."""
+        mine = [name for name in self._steps if name.startswith(f"{stem}.")]
+        return [self._steps.pop(name) for name in mine]
 
     def word(self) -> storage.Word:
         """What it says of the storage, since the last time."""
@@ -97,6 +112,8 @@ class ServerLog:
             result = _RESULTS.get(found[2], "miss")
             why = "sccache was told not to" if result == "uncacheable" else ""
             self._found[found[1]] = Verdict(result, why)
+            if _STEP.search(found[1]):
+                self._steps[found[1]] = result == "hit"
         elif cannot := _CANNOT.search(line):
             reason, _, more = cannot[1].partition(", ")
             why = _SCCACHE_REASONS.get(reason, reason if not more else f"{reason}: {more}")

@@ -291,7 +291,8 @@ class Broker:
         if job.launcher == CCACHE:
             found = read_ccache(os.path.join(job.directory, VERDICT))
         else:
-            found = self.server_log.verdict(job.output) if job.launcher == SCCACHE else Verdict()
+            ask = self.server_log.verdict
+            found = ask(job.output, job.parsed.source) if job.launcher == SCCACHE else Verdict()
         if found.result:
             self.cached[found.result] += 1
         return found
@@ -311,9 +312,10 @@ class Broker:
         return [redact(line, known=self.naming.launching.secrets) for line in lines]
 
     def _teaches(self, job: Job, said_of: Verdict) -> bool:
-        """Whether a run shows what the compile costs: a hit does not, nor one that a server ran unseen."""
+        """Whether a run shows what the compile costs: a hit does not, in whole or in part, nor one that a server
+        ran unseen."""
         seen = job.launcher != SCCACHE or (self.naming.launching.ours and bool(job.samples))
-        return seen and said_of.result != "hit"
+        return seen and said_of.result != "hit" and not (said_of.result == "miss" and said_of.why)
 
     def _curve(self, job: Job, spent: float, peak: int) -> Curve:
         """What the run that has just ended took; one too short to be seen is known by its peak alone."""

@@ -57,12 +57,31 @@ def test_the_log_of_an_sccache_server(tmp_path: Path) -> None:
     assert log.verdict("n.seb-4.o") == Verdict("miss")
 
 
+@pytest.mark.parametrize(
+    ("steps", "last", "verdict"),
+    [
+        ({"module_id": "hit", "compute_80.ptx": "hit"}, "hit", Verdict("hit")),
+        ({"module_id": "miss", "compute_80.ptx": "miss"}, "miss", Verdict("miss")),
+        ({"module_id": "hit", "ptx": "hit", "cubin": "miss"}, "miss", Verdict("miss", "2 of 4 steps hit")),
+        ({"compute_90.cubin": "miss"}, "hit", Verdict("miss", "1 of 2 steps hit")),
+    ],
+)
+def test_an_nvcc_compile_of_which_a_part_hits(
+    tmp_path: Path, steps: dict[str, str], last: str, verdict: Verdict
+) -> None:
+    names = {"a.seb-1.o": "miss", "b.ptx": "miss", **{f"a.{name}": word for name, word in steps.items()}}
+    lines = [f"[D] [{name}]: Cache {word} in 0.000 s\n" for name, word in (*names.items(), ("a.seb-1.o", last))]
+    (tmp_path / "log").write_text("".join(lines))
+    assert ServerLog(str(tmp_path / "log")).verdict("/p/a.seb-1.o", "/p/csrc/a.cu") == verdict
+
+
 def test_what_a_cache_did_in_one_line() -> None:
     hit, miss = Said("hit", "", 61.0), Said("miss", "", 0.0)
     why = Said("uncacheable", "-fplugin", 0.0)
     assert sentence([]) == sentence([Said("", "", 0.0)]) == ""
     assert sentence([hit, hit, miss]) == "cache: 2 hits (saved 2 min 02 s), 1 miss"
     assert sentence([miss, miss, why], "; ") == "; cache: 0 hits, 2 misses, 1 not cacheable (-fplugin)"
+    assert sentence([miss, Said("miss", "2 of 4 steps hit", 0.0)]) == "cache: 0 hits, 2 misses (1 in part)"
     assert sentence([hit, Said("", "", 0.0)]) == "cache: 1 hit (saved 1 min 01 s), 1 without a word"
 
 

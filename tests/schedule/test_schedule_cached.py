@@ -117,6 +117,18 @@ def test_what_ran_in_a_server_unseen_teaches_nothing(tmp_path: Path) -> None:
     assert (event.cache, event.curve) == ("miss", ())
 
 
+def test_what_hit_in_part_teaches_nothing(tmp_path: Path) -> None:
+    """The next time all of it may have to be compiled."""
+    build = Build(tmp_path, launching("sccache", log=str(tmp_path / "log")))
+    output = build.ask("nvcc", "-c", "a.cu", "-o", "a.o")[-1]
+    build.broker.observe({1: (3 * GIB, 1.5)}, 2.5)
+    words = {"a.ptx": "hit", "a.cubin": "miss", output: "miss"}
+    lines = [f"[D] [{name}]: Cache {word} in 0.1 s\n" for name, word in words.items()]
+    (tmp_path / "log").write_text("".join(lines))
+    event = build.done()
+    assert (event.cache, event.cache_why, event.curve) == ("miss", "1 of 3 steps hit", ())
+
+
 def test_what_the_users_own_server_runs_teaches_nothing(tmp_path: Path) -> None:
     build = Build(tmp_path, replace(launching("sccache"), ours=False))
     build.ask("g++", "-c", "a.cpp", "-o", "a.o")

@@ -417,6 +417,18 @@ def test_names_are_for_the_compiler_and_directories_for_everybody_else(bench: Be
     assert (bench.place / "a.d").read_text() == "/tmp/a.o: /home/u/a=b/a.c other/.seb.h\n"
 
 
+def test_what_opens_a_storage_is_shown_neither_to_the_user_nor_to_the_supervisor(bench: Bench) -> None:
+    process = bench.start("compiler", merged=True)
+    connection, _ = bench.asked()
+    connection.send(b"with", b"", b"", b"longer-secret\nsecret")
+    bench.run(connection, *sh("echo no redis://longer-secret@c, nor secret >&2; exit 1"))
+    connection.receive()
+    done = connection.receive()
+    assert done and done[4] == b"no redis://***@c, nor ***\n"
+    connection.send(b"end", b"1")
+    assert process.communicate(timeout=10)[0] == b"no redis://***@c, nor ***\n"
+
+
 def test_an_error_is_told_with_directories(bench: Bench) -> None:
     process = bench.start("compiler", merged=True)
     connection, _ = bench.asked()
