@@ -74,7 +74,7 @@ def prepare(
         bases=[f"{path}/" for path in filter(None, (ground.source, ground.store, place.path))],
         log=str(place.path / "sccache.log"),
         shared=CCACHE in tools and configured.is_shared(tools[CCACHE], environ),
-        secrets=redact.ordered([*redact.secrets(environ), *configured.secrets(tools, environ)]),
+        secrets=redact.ordered([*redact.of_caches(environ), *configured.secrets(tools, environ)]),
     )
     if chosen:
         digests, busters = _digests(place, ground, cuda, environ)

@@ -41,6 +41,11 @@ def secrets(environ: Mapping[str, str]) -> list[str]:
     return ordered(found)
 
 
+def of_caches(environ: Mapping[str, str]) -> list[str]:
+    """Those that a compiler cache may know, and print. (That of another may be a word that a compiler uses.)"""
+    return secrets({name: value for name, value in environ.items() if _OF_CACHES.fullmatch(name)})
+
+
 def ordered(values: Iterable[str]) -> list[str]:
     """Without those that are too short to be looked for; the longest first, since one may hold another."""
     return sorted({value for value in values if len(value) >= _SHORTEST}, key=len, reverse=True)

@@ -31,10 +31,11 @@ _REFUSED = re.compile(
 @dataclass(frozen=True)
 class Word:
     """What was heard of it. `waited`: seconds for which compiles waited, and got nothing. `trouble`: what went
-    wrong, in the tool's words."""
+    wrong, in the tool's words. `silent`: something took longer than SILENCE."""
 
     waited: float = 0.0
     trouble: str = ""
+    silent: bool = False
 
 
 @dataclass
@@ -56,7 +57,7 @@ class Storage:
             return []
         self._waited += word.waited / max(1, running)
         slow = self._waited > max(PATIENCE, SHARE * (now - self._since))
-        self.given_up = slow or (bool(word.trouble) and word.waited > SILENCE)
+        self.given_up = slow or (bool(word.trouble) and word.silent)
         what = _what(word.trouble)
         if slow and not what:
             what = f"is slow (compiles have waited {self._waited:.0f} s for it)"
@@ -83,7 +84,11 @@ def _what(trouble: str) -> str:
 
 
 _STAMP = re.compile(r"\[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+) +\d+\] (.*)")
-_OF_STORAGE = re.compile(r"redis|http|helper|remote|No \w+ in |Getting |Putting ", re.IGNORECASE)
+# What is written when the storage has answered, or has not. (After a compile, something else takes the time.)
+_ANSWER = re.compile(
+    r"Redis |(?:GET|PUT|HEAD|DELETE) \S+ -> |Failed to |Connected to |Remote storage "
+    r"|(?:No|Retrieved|Stored) \w+ (?:in|from) (?!local )"
+)
 _GIVEN_UP = re.compile(r"Marking remote storage backend for \S+ as failed")
 _HIT = re.compile(r"Result: (?:direct|preprocessed)_cache_hit")
 _WHY = re.compile(r"(?:command failed|Redis connection error|storage (?:get|put) failed|http storage): (.+)")
@@ -92,20 +97,22 @@ _PLAIN = {"Resource temporarily unavailable": "nothing came in time"}
 
 
 def from_ccache(text: str) -> Word:
-    """Read the log of one compile. It says when what was done; what was waited for stands in the line before."""
-    waited, trouble, why, hit = 0.0, "", "", False
+    """Read the log of one compile."""
+    gaps, trouble, why, hit = [0.0], "", "", False
     before, what = None, ""
     for match in _STAMP.finditer(text):
         now = datetime.fromisoformat(match[1])
-        if before and _OF_STORAGE.search(what):
-            waited += max(0.0, (now - before).total_seconds())
+        if before and _ANSWER.match(match[2]) and not what.startswith("Executing "):
+            gaps.append(max(0.0, (now - before).total_seconds()))
         before, what = now, match[2]
         if found := _WHY.search(what):
             why = _PLAIN.get(found[1], found[1])
         if _GIVEN_UP.search(what):
             trouble = why or "it gave no reason"
         hit = hit or bool(_HIT.match(what))
-    return Word(0.0 if hit and not trouble else waited, trouble.rstrip("."))
+    if hit and not trouble:
+        return Word()
+    return Word(sum(gaps), trouble.rstrip("."), max(gaps) > SILENCE)
 
 
 def read_ccache(path: str) -> Word:
@@ -126,12 +133,12 @@ class FromServer:
     """Takes the lines of an sccache server's log one by one, and keeps the word that they make."""
 
     def __init__(self) -> None:
-        self._waited = 0.0
+        self._waits = [0.0]
         self._trouble = self._coming = ""
 
     def take(self, line: str) -> None:
         if found := _ANSWERED.search(line):
-            self._waited += float(found[3])
+            self._waits.append(float(found[3]))
             late = "nothing came within a minute" if found[1] == "timed out" else ""
             self._trouble = late or _source(found[2] or self._coming) or self._trouble
             self._coming = ""
@@ -144,8 +151,8 @@ class FromServer:
 
     def word(self) -> Word:
         """What was heard since the last time."""
-        word = Word(self._waited, self._trouble)
-        self._waited, self._trouble = 0.0, ""
+        word = Word(sum(self._waits), self._trouble, max(self._waits) > SILENCE)
+        self._waits, self._trouble = [0.0], ""
         return word
 
 

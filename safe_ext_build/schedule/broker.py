@@ -328,9 +328,8 @@ class Broker:
         return job.kills_alone < KILLS_ALONE
 
     def _failure(self, job: Job, outcome: outcomes.Outcome, said: str, sight: Sight) -> Failure:
-        error = redact(
-            outcomes.first_error(said), known=self.naming.launching.secrets
-        )  # a launcher's own errors may name what it stores in
+        secrets = self.naming.launching.secrets  # a launcher's own errors may name what it stores in
+        error = redact(outcomes.first_error(said), known=secrets)
         if outcome == "memory":
             error = (
                 f"the compiler was killed because memory ran out, although nothing else of this build ran "

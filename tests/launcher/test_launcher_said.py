@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from safe_ext_build.launcher.redact import is_secret, redact
+from safe_ext_build.launcher.redact import is_secret, of_caches, redact
 from safe_ext_build.launcher.verdict import ServerLog, Verdict, from_ccache
 from safe_ext_build.report.caches import Said, sentence
 
@@ -118,6 +118,7 @@ def test_the_values_of_secret_variables_are_shown_nowhere() -> None:
     for secret in ("wJalr", "correct horse", "battery1", "staple22", "eyJ"):
         assert secret not in text
     assert "public" in text and "/home/u" in text
+    assert of_caches({"MY_TOKEN": "test", "AWS_SESSION_TOKEN": "staple33"}) == ["staple33"]
 
 
 @pytest.mark.parametrize(

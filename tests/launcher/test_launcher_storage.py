@@ -33,18 +33,28 @@ FAILED = "Marking remote storage backend for redis as failed"
                 (13.0, "Redis command failed: Resource temporarily unavailable"),
                 (13.0, FAILED),
             ],
-            Word(10.0, "nothing came in time"),
+            Word(10.0, "nothing came in time", True),
         ),
         (
             [(3.0, "Redis SET ccache:1"), (3.0, "Redis command failed: OOM command not allowed."), (3.0, FAILED)],
             Word(0.0, "OOM command not allowed"),
+        ),
+        (
+            [
+                (3.0, "Released /c/lock"),
+                (5.5, "PUT http://********@c/x/85c -> 507"),
+                (5.5, "Failed to put /x/85c to http storage: status code: 507"),
+                (5.5, "Marking remote storage backend for http as failed"),
+                (9.0, "Stored 85c in local storage (/home/u/.cache/ccache/8/5/c)"),
+            ],
+            Word(2.5, "status code: 507"),
         ),
         ([(3.0, "Redis GET ccache:85c"), (9.0, "Retrieved 85c from"), (9.0, "Result: direct_cache_hit")], Word()),
     ],
 )
 def test_the_log_of_one_ccache(lines: list[tuple[float, str]], word: Word) -> None:
     found = from_ccache(ccache_log(*BEGIN, *lines))
-    assert (round(found.waited, 3), found.trouble) == (word.waited, word.trouble)
+    assert (round(found.waited, 3), found.trouble, found.silent) == (word.waited, word.trouble, word.silent)
 
 
 SERVER = """\
@@ -72,10 +82,10 @@ def test_the_log_of_an_sccache_server() -> None:
 
     assert word(SERVER) == Word(3.002)
     assert word(NO_READ) == Word()  # how long it took, the next line says
-    assert word("[T D x] [a.o]: Cache miss in 30.071 s") == Word(30.071, "get connection from pool failed")
+    assert word("[T D x] [a.o]: Cache miss in 30.071 s") == Word(30.071, "get connection from pool failed", True)
     assert word(NO_WRITE) == Word(0.0, "OOM: command not allowed when used memory > 'maxmemory'")
     assert word(READ_ERROR) == Word(0.2, "denied")
-    assert word(TIMED_OUT) == Word(60.001, "nothing came within a minute")
+    assert word(TIMED_OUT) == Word(60.001, "nothing came within a minute", True)
     assert word("[T I x] server has setup with ReadOnly") == Word(0.0, "sccache found it to be read-only")
 
 
@@ -91,9 +101,14 @@ def test_the_log_of_an_sccache_server() -> None:
             "takes nothing new (OOM); what this build compiles is not kept there",
             False,
         ),
-        (Word(10, "nothing came in time"), "ccache", f"does not answer (nothing came in time); {DISK}", True),
         (
-            Word(30, "get connection from pool failed"),
+            Word(10, "nothing came in time", True),
+            "ccache",
+            f"does not answer (nothing came in time); {DISK}",
+            True,
+        ),
+        (
+            Word(30, "get connection from pool failed", True),
             "sccache",
             "does not answer (get connection from pool failed); what is left is compiled without a cache",
             True,
