@@ -9,6 +9,7 @@ Standard library only.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -37,6 +38,7 @@ State = Literal["waiting", "running", "held", "ended"]
 KILLS_ALONE = 2
 # A run is never taken to be shorter than this (seconds): the scheduler divides by it.
 SHORTEST = 0.05
+_SCCACHE_FAILED = re.compile(r"^sccache: (?:error\b|encountered fatal error)", re.MULTILINE)
 
 
 @dataclass
@@ -47,7 +49,7 @@ class Job:
     whether another compile ran beside it. `doomed`: we have killed its compiler, for memory. `torch_header`:
     whether it includes torch/extension.h, where that is known. `own_launcher`: what stood before its compiler,
     `launcher`: the tool that it runs through, `output`: the name that this run writes to, `served`: CPU seconds
-    that the cache's server was seen to spend on it.
+    that the cache's server was seen to spend on it, `uncached`: sccache has failed for it.
     """
 
     id: int
@@ -74,6 +76,7 @@ class Job:
     launcher: str = ""
     output: str = ""
     served: float = 0.0
+    uncached: bool = False
     samples: list[tuple[float, int]] = field(default_factory=list)
 
     @property
@@ -224,6 +227,9 @@ class Broker:
         if fitted.error:
             self._refuse(job, fitted.error)
             return
+        self._enqueue(job)
+
+    def _enqueue(self, job: Job) -> None:
         most = len(job.parsed.archs) if self.naming.free_threads else 0
         self.scheduler.enqueue(Waiting(job.id, job.features, most))
 
@@ -269,6 +275,9 @@ class Broker:
         curve = self._curve(job, spent, peak)
         said_of = self._verdict(job) if status == 0 else Verdict()
         self._say(job, self.heed_storage(now, job))
+        if status and self._failed_by_its_cache(job, said):
+            self._go_without_cache(job, now)
+            return
         short = sight.low or sight.oom_kills > job.oom_kills
         outcome: outcomes.Outcome = "memory" if job.doomed and status else outcomes.classify(status, said, short)
         self._record(job, outcome, max(cpu, job.served), curve, now, said_of)
@@ -296,6 +305,20 @@ class Broker:
         if found.result:
             self.cached[found.result] += 1
         return found
+
+    def _failed_by_its_cache(self, job: Job, said: str) -> bool:
+        """Whether it was sccache that failed, or may have been. A client whose server has just died wants to start
+        one of its own, and fails when it cannot."""
+        if job.launcher != SCCACHE or job.doomed or self.winding_down:
+            return False
+        return self.server_lost or bool(_SCCACHE_FAILED.search(said))
+
+    def _go_without_cache(self, job: Job, now: float) -> None:
+        """Run it once more, the compiler alone: what that says is the truth."""
+        job.uncached, job.state = True, "waiting"
+        self.frozen.discard(job.id)
+        self.scheduler.finished(job.id, now)
+        self._enqueue(job)
 
     def heed_storage(self, now: float, job: Job | None = None) -> list[str]:
         """Take note of whether the storage that the cache shares answers, as its server's log says or that of the
@@ -455,7 +478,7 @@ class Broker:
         launching = self.naming.launching
         job.launcher, job.output = self.tool_of(job), temporary
         if not job.launcher:
-            if job.own_launcher and launching.keeps and not self.server_lost:
+            if job.own_launcher and launching.keeps and not (self.server_lost or job.uncached):
                 command = [job.own_launcher, *command]
             return Called(tuple(command), prepend, append)
         parsed = job.parsed
@@ -468,7 +491,8 @@ class Broker:
     def tool_of(self, job: Job) -> str:
         """The compiler cache that a compile goes through; '' for none."""
         tool = self.naming.launching.choose(job.own_launcher) if job.parsed.compiles else ""
-        return "" if tool == SCCACHE and (self.server_lost or not self.naming.launching.server) else tool
+        lost = self.server_lost or job.uncached or not self.naming.launching.server
+        return "" if tool == SCCACHE and lost else tool
 
     def _wind_down(self) -> None:
         """After the first failure: the running compiles finish, then the failed ones speak, the first one last."""
