@@ -83,7 +83,7 @@ def _what(trouble: str) -> str:
     return f"refuses us ({trouble})" if _REFUSED.search(trouble) else f"does not answer ({trouble})"
 
 
-_STAMP = re.compile(r"\[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+) +\d+\] (.*)")
+_STAMP = re.compile(r"\[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+) +\d+ *\] (.*)")
 # What is written when the storage has answered, or has not. (After a compile, something else takes the time.)
 _ANSWER = re.compile(
     r"Redis |(?:GET|PUT|HEAD|DELETE) \S+ -> |Failed to |Connected to |Remote storage "

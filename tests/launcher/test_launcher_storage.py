@@ -12,7 +12,7 @@ DISK = "it is not asked any more, and what is not on this disk is compiled"
 
 def ccache_log(*lines: tuple[float, str]) -> str:
     """Its lines; `(seconds, text)`."""
-    return "".join(f"[2026-11-30T22:04:{seconds:09.6f} 815] {text}\n" for seconds, text in lines)
+    return "".join(f"[2026-11-30T22:04:{seconds:09.6f} 815  ] {text}\n" for seconds, text in lines)
 
 
 BEGIN = (
