@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -73,35 +72,6 @@ class Redis:
         if tool == "ccache":
             return {"CCACHE_REMOTE_STORAGE": f"redis://{PASSWORD}@{self.host}:{self.port}{more}"}
         return {"SCCACHE_REDIS_ENDPOINT": f"tcp://{self.host}:{self.port}", "SCCACHE_REDIS_PASSWORD": PASSWORD}
-
-
-class Slow:
-    """Stands before a server, and lets its answers wait."""
-
-    def __init__(self, port: int, seconds: float) -> None:
-        self.to, self.seconds = port, seconds
-        self.server = socket.create_server(("127.0.0.1", 0))
-        self.port = self.server.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client = self.server.accept()[0]
-                server = socket.create_connection(("127.0.0.1", self.to))
-                for pair in ((client, server, 0.0), (server, client, self.seconds)):
-                    threading.Thread(target=self._carry, args=pair, daemon=True).start()
-
-    def _carry(self, source: socket.socket, target: socket.socket, seconds: float) -> None:
-        with suppress(OSError), source:
-            while data := source.recv(1 << 16):
-                time.sleep(seconds)
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-
-    def close(self) -> None:
-        self.server.shutdown(socket.SHUT_RDWR)
-        self.server.close()
 
 
 class S3:
