@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from . import ui
 from .errors import FarmError
 from .farm.share import Share, local_configuration
-from .launcher import digest, names
-from .launcher.call import SCCACHE, Launching
+from .launcher import configured, digest, names, redact
+from .launcher.call import CCACHE, SCCACHE, Launching
 from .launcher.tools import TORCH_VARIABLE, Launcher
 from .supervise import shims
 from .supervise.workspace import Workspace
@@ -85,6 +85,8 @@ def prepare(
         scheduler=farm.scheduler if farm else "",
         shares=not (farm and farm.fixed),
         config=_configuration(place, environ) if SCCACHE in tools else "",
+        shared=CCACHE in tools and configured.is_shared(tools[CCACHE], environ),
+        secrets=redact.ordered([*redact.of_caches(environ), *configured.secrets(tools, environ)]),
     )
     if chosen or launching.slots:
         digests, busters = _digests(place, ground, cuda, environ)
@@ -112,8 +114,9 @@ def _for_tools(chosen: str, launching: Launching, environ: Mapping[str, str]) ->
     if chosen == SCCACHE:
         found["CCACHE_DISABLE"] = "1"  # g++ may be ccache in disguise
     if launching.ours:
-        # Whatever calls sccache in this build, its server is the build's own, and ends with it.
-        found["SCCACHE_SERVER_UDS"] = launching.server
+        # Whatever calls sccache in this build, its server is the build's own, and ends with it; and it is the
+        # server that compiles, which tells what became of a compile (0.17 can do it in the client).
+        found |= {"SCCACHE_SERVER_UDS": launching.server, "SCCACHE_CLIENT_SIDE": "false"}
     return found
 
 

@@ -46,7 +46,7 @@ _IN_SCHEDULE = (
 BARE = (
     *(f"supervise.{name}" for name in _IN_SUPERVISE),
     *(f"schedule.{name}" for name in _IN_SCHEDULE),
-    *(f"launcher.{name}" for name in ("call", "dryrun", "names", "redact", "verdict")),
+    *(f"launcher.{name}" for name in ("call", "dryrun", "names", "redact", "storage", "verdict")),
     *("machine", "events", "errors", "probe", "shortage", "ui"),
 )
 

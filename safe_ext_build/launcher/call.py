@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from . import names
+from . import names, storage
 
 CCACHE, SCCACHE = "ccache", "sccache"
 VERDICT = "verdict"
@@ -43,8 +43,9 @@ class Launching:
     take for its nvcc. `server`: the socket of the sccache server, `ours`: we start it, `bases`: directories that
     its keys leave out, `log`: what it writes, `busters`: as `digests`, the digest itself. `farm`: the socket of
     the sccache server that has compiles run on other machines, or ''. `slots`: how many of them at a time, which
-    follows what `scheduler` (a URL) says where the build `shares` the farm.
-    `config`: sccache's configuration without its farm, where it has one.
+    follows what `scheduler` (a URL) says where the build `shares` the farm. `config`: sccache's configuration
+    without its farm, where it has one. `shared`: ccache has a storage that others share, and nobody else reads its
+    log. `secrets`: what stands in no output of theirs.
     """
 
     tool: str = ""
@@ -64,6 +65,8 @@ class Launching:
     scheduler: str = ""
     shares: bool = True
     config: str = ""
+    shared: bool = False
+    secrets: Sequence[str] = ()
 
     def choose(self, own: str) -> str:
         """The tool for a compile whose command brought along `own`, or nothing."""
@@ -112,6 +115,7 @@ def call(compile: Compile, launching: Launching, tool: str, own: str, *, named: 
     kind = "cuda" if compile.cuda else "host"
     if tool == CCACHE:
         arguments, variables = _for_ccache(arguments, compile, launching.digests.get(kind, ""))
+        variables["CCACHE_LOGFILE"] = f"{compile.directory}/{storage.LOG}" if launching.shared else ""
     else:
         variables = {"SCCACHE_C_CUSTOM_CACHE_BUSTER": launching.busters.get(kind, "")}
     if named:

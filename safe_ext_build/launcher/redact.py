@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 HIDDEN = "***"
 # Variables of ccache, sccache and of the clouds that they store in, by what their values are.
@@ -27,10 +27,10 @@ _BEARER = re.compile(
 _SHORTEST = 4
 
 
-def redact(text: str, environ: Mapping[str, str] | None = None) -> str:
+def redact(text: str, environ: Mapping[str, str] | None = None, known: Sequence[str] = ()) -> str:
     """The text without passwords, tokens and keys: those in addresses and assignments, and every value that a
-    secret variable of `environ` has, wherever it stands."""
-    for value in secrets(environ or {}):
+    secret variable of `environ` has, or that is `known`, wherever it stands."""
+    for value in [*secrets(environ or {}), *known]:
         text = text.replace(value, HIDDEN)
     text = _USER_INFO.sub(rf"\g<scheme>{HIDDEN}@", text)
     text = _BEARER.sub(rf"\g<word>{HIDDEN}", text)
@@ -40,8 +40,18 @@ def redact(text: str, environ: Mapping[str, str] | None = None) -> str:
 def secrets(environ: Mapping[str, str]) -> list[str]:
     """The secret values in an environment, the longest first."""
     found = {value for name, value in environ.items() if is_secret(name)}
-    found |= {part for name, value in environ.items() if _OF_CACHES.fullmatch(name) for part in _passwords(value)}
-    return sorted((value for value in found if len(value) >= _SHORTEST), key=len, reverse=True)
+    found |= {part for name, value in environ.items() if _OF_CACHES.fullmatch(name) for part in passwords(value)}
+    return ordered(found)
+
+
+def of_caches(environ: Mapping[str, str]) -> list[str]:
+    """Those that a compiler cache may know, and print. (That of another may be a word that a compiler uses.)"""
+    return secrets({name: value for name, value in environ.items() if _OF_CACHES.fullmatch(name)})
+
+
+def ordered(values: Iterable[str]) -> list[str]:
+    """Without those that are too short to be looked for; the longest first, since one may hold another."""
+    return sorted({value for value in values if len(value) >= _SHORTEST}, key=len, reverse=True)
 
 
 def is_secret(name: str) -> bool:
@@ -49,6 +59,9 @@ def is_secret(name: str) -> bool:
     return bool(_SECRET_NAME.fullmatch(name))
 
 
-def _passwords(value: str) -> list[str]:
+def passwords(value: str) -> list[str]:
+    """What is secret in a setting of a cache: passwords in addresses, and what is assigned to a telling name."""
     found = [match[1] for match in re.finditer(r"://(?:[^\s/@:|]*:)?([^\s/@|]+)@", value)]
+    if "://" not in value:  # it is wrong, and the tool may well print it
+        found += [match[1] for match in re.finditer(r"([^\s/@:|]+)@", value)]
     return found + [match["value"] for match in _ASSIGNED.finditer(value)]

@@ -28,11 +28,17 @@ def sentence(compiles: Sequence[Said], before: str = "") -> str:
     kinds = Counter(one.cache for one in said)
     saved = sum(one.saved for one in said)
     parts = [count(kinds["hit"], "hit") + (f" (saved {duration(saved)})" if saved >= LEAST else "")]
-    parts += [f"{kinds['miss']} {'miss' if kinds['miss'] == 1 else 'misses'}"] if kinds["miss"] else []
+    parts += [_misses(kinds["miss"], sum(one.cache == "miss" and bool(one.why) for one in said))]
     parts += [f"{kinds['uncacheable']} not cacheable ({reasons(said)})"] if kinds["uncacheable"] else []
     silent = len(compiles) - len(said)
     parts += [f"{silent} without a word"] if silent else []
-    return f"{before}cache: {', '.join(parts)}"
+    return f"{before}cache: {', '.join(filter(None, parts))}"
+
+
+def _misses(number: int, partial: int) -> str:
+    """sccache takes the steps of nvcc one by one, so some may hit."""
+    word = f"{number} {'miss' if number == 1 else 'misses'}" if number else ""
+    return f"{word} ({partial} in part)" if partial else word
 
 
 def reasons(said: Sequence[Said]) -> str:

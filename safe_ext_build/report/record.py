@@ -67,7 +67,7 @@ class Run:
     cache: Literal["", "hit", "miss", "uncacheable"] = ""
     """What the compiler cache said of it; empty without one, and where it said nothing."""
     cache_why: str = ""
-    """Why it cannot be cached."""
+    """Why it cannot be cached; of a miss with sccache, which part of it was a hit."""
     saved: float = 0.0
     """Seconds of compiling that a hit has saved, as far as earlier builds of this machine tell."""
     again: bool = False

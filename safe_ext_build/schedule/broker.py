@@ -9,6 +9,7 @@ Standard library only.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..events import Event
-from ..launcher import names
+from ..launcher import names, storage
 from ..launcher.call import CCACHE, SCCACHE, VERDICT, Called, Compile, Launching, call, farm_log, on_farm
 from ..launcher.redact import redact
 from ..launcher.verdict import ServerLog, Verdict, read_ccache
@@ -41,6 +42,7 @@ CUT_OFF = "Could not submit toolchain"
 UNSAID = "it does not say why"
 # A run is never taken to be shorter than this (seconds): the scheduler divides by it.
 SHORTEST = 0.05
+_SCCACHE_FAILED = re.compile(r"^sccache: (?:error\b|encountered fatal error)", re.MULTILINE)
 
 
 @dataclass
@@ -51,8 +53,9 @@ class Job:
     whether another compile ran beside it. `doomed`: we have killed its compiler, for memory. `torch_header`:
     whether it includes torch/extension.h, where that is known. `own_launcher`: what stood before its compiler,
     `launcher`: the tool that it runs through, `output`: the name that this run writes to, `served`: CPU seconds
-    that the cache's server was seen to spend on it. `remote`: this run is on the farm, `unasked`: why it came back
-    from there, `cut_off`: that was for a moment's reason, once, `named`: its J was told of names or variables.
+    that the cache's server was seen to spend on it, `uncached`: sccache has failed for it. `remote`: this run is
+    on the farm, `unasked`: why it came back from there, `cut_off`: that was for a moment's reason, once, `named`:
+    its J was told of names or variables.
     """
 
     id: int
@@ -83,6 +86,7 @@ class Job:
     unasked: str = ""
     cut_off: bool = False
     named: bool = False
+    uncached: bool = False
     samples: list[tuple[float, int]] = field(default_factory=list)
 
     @property
@@ -161,6 +165,7 @@ class Broker:
         self.farm_log = ServerLog(farm_log(naming.launching))
         self.server_lost = False
         self.farmed = 0
+        self.storage = storage.Storage()
         self.cached = {"hit": 0, "miss": 0, "uncacheable": 0}
         self.compiled = 0
         self.planned = 0  # compiles, by what each ninja has said that it is to do
@@ -239,6 +244,9 @@ class Broker:
         if fitted.error:
             self._refuse(job, fitted.error)
             return
+        self._enqueue(job)
+
+    def _enqueue(self, job: Job) -> None:
         most = len(job.parsed.archs) if self.naming.free_threads else 0
         may_leave = bool(self.naming.launching.farm and job.parsed.compiles)
         self.scheduler.enqueue(Waiting(job.id, job.features, most, may_leave))
@@ -284,6 +292,10 @@ class Broker:
             spent = max([spent, *(progress for progress, _ in job.samples)])
         curve = self._curve(job, spent, peak)
         said_of = self._verdict(job) if status == 0 else Verdict()
+        self._say(job, self.heed_storage(now, job))
+        if status and self._failed_by_its_cache(job, said):
+            self._go_without_cache(job, now)
+            return
         short = sight.low or sight.oom_kills > job.oom_kills
         outcome: outcomes.Outcome = "memory" if job.doomed and status else outcomes.classify(status, said, short)
         if job.remote and status and not job.doomed:
@@ -319,25 +331,45 @@ class Broker:
             found = read_ccache(os.path.join(job.directory, VERDICT))
         else:
             log = self.farm_log if job.remote else self.server_log
-            found = log.verdict(job.output) if job.launcher == SCCACHE else Verdict()
+            found = log.verdict(job.output, job.parsed.source) if job.launcher == SCCACHE else Verdict()
         if found.result:
             self.cached[found.result] += 1
-        if found.storage_failed:
-            self._go_without_storage(job)
         return found
 
-    def _go_without_storage(self, job: Job) -> None:
-        """ccache soon gives up on it, and goes on with its own disk; sccache waits a minute for each object."""
-        what = "only there is compiled"
-        if job.launcher == SCCACHE:
-            self.server_lost, what = True, "left is compiled without a cache"
-        self._say(job, [f"the storage that {job.launcher} shares does not answer: what is {what}"])
+    def _failed_by_its_cache(self, job: Job, said: str) -> bool:
+        """Whether it was sccache that failed, or may have been. A client whose server has just died wants to start
+        one of its own, and fails when it cannot."""
+        if job.launcher != SCCACHE or job.remote or job.doomed or self.winding_down:
+            return False
+        return self.server_lost or bool(_SCCACHE_FAILED.search(said))
+
+    def _go_without_cache(self, job: Job, now: float) -> None:
+        """Run it once more, the compiler alone: what that says is the truth."""
+        job.uncached, job.state = True, "waiting"
+        self.frozen.discard(job.id)
+        self.scheduler.finished(job.id, now)
+        self._enqueue(job)
+
+    def heed_storage(self, now: float, job: Job | None = None) -> list[str]:
+        """Take note of whether the storage that the cache shares answers, as its server's log says or that of the
+        compile that has just ended; returns what is to be said."""
+        job = job or next((one for one in self.running() if one.launcher == SCCACHE), None)
+        if job is None or not job.launcher:
+            return []
+        if served := job.launcher == SCCACHE:
+            word = (self.farm_log if job.remote else self.server_log).word()
+        else:
+            word = storage.read_ccache(os.path.join(job.directory, storage.LOG))
+        lines = self.storage.heed(word, len(self.running()), now, job.launcher)
+        self.server_lost = self.server_lost or (served and self.storage.given_up)
+        return [redact(line, known=self.naming.launching.secrets) for line in lines]
 
     def _teaches(self, job: Job, said_of: Verdict) -> bool:
-        """Whether a run shows what the compile costs: a hit does not, nor one that a server ran unseen, nor one
-        that was half on a farm."""
+        """Whether a run shows what the compile costs: a hit does not, in whole or in part, nor one that a server
+        ran unseen, nor one that was half on a farm."""
         seen = job.launcher != SCCACHE or ((job.remote or self.naming.launching.ours) and bool(job.samples))
-        return seen and said_of.result != "hit" and not job.unasked
+        in_part = said_of.result == "miss" and bool(said_of.why)
+        return seen and said_of.result != "hit" and not in_part and not job.unasked
 
     def _curve(self, job: Job, spent: float, peak: int) -> Curve:
         """What the run that has just ended took; one too short to be seen is known by its peak alone."""
@@ -350,7 +382,8 @@ class Broker:
         return job.kills_alone < KILLS_ALONE
 
     def _failure(self, job: Job, outcome: outcomes.Outcome, said: str, sight: Sight) -> Failure:
-        error = redact(outcomes.first_error(said))  # a launcher's own errors may name what it stores in
+        secrets = self.naming.launching.secrets  # a launcher's own errors may name what it stores in
+        error = redact(outcomes.first_error(said), known=secrets)
         if outcome == "memory":
             error = (
                 f"the compiler was killed because memory ran out, although nothing else of this build ran "
@@ -477,6 +510,7 @@ class Broker:
         final = job.parsed.output if temporary else ""
         job.remote, job.unasked = remote, ""
         called = self._called(job, command, prepend, append, temporary)
+        self.storage.began(now)
         beside = self.running()
         job.company = bool(beside)
         for other in beside:
@@ -486,9 +520,7 @@ class Broker:
         paths = [_absolute(job.cwd, path) for path in (temporary, final, job.parsed.depfile)]
         if job.launcher or job.named:
             job.named = True
-            variables = "\n".join(f"{name}={value}" for name, value in called.variables.items())
-            told = (names.lines(called.used), variables, " ".join(called.keeps))
-            self.send(job.connection, [b"with", *map(os.fsencode, told)])
+            self.send(job.connection, [b"with", *map(os.fsencode, self._terms(called))])
         fields = [job.directory, *paths, str(job.id), called.prepend, called.append, *called.words]
         self.send(job.connection, [b"run", *map(os.fsencode, fields)])
         cuda, waited = job.parsed.cuda, now - job.asked
@@ -497,12 +529,19 @@ class Broker:
         )
         self.emit(started)
 
+    def _terms(self, called: Called) -> Iterable[str]:
+        """What a J has to know of this run beside its command: see job.py."""
+        extra = {"CCACHE_REMOTE_STORAGE": "", "SCCACHE_NO_CACHE": "1"} if self.storage.given_up else {}
+        variables = (f"{name}={value}" for name, value in {**called.variables, **extra}.items())
+        secrets = self.naming.launching.secrets
+        return names.lines(called.used), *map("\n".join, (variables, secrets, called.keeps))
+
     def _called(self, job: Job, command: list[str], prepend: str, append: str, temporary: str) -> Called:
         """How the compiler is called: through the compiler cache, where there is one."""
         launching = self.naming.launching
         job.launcher, job.output = self.tool_of(job), temporary
         if not job.launcher:
-            if job.own_launcher and launching.keeps and not self.server_lost:
+            if job.own_launcher and launching.keeps and not (self.server_lost or job.uncached):
                 command = [job.own_launcher, *command]
             return Called(tuple(command), prepend, append)
         parsed = job.parsed
@@ -517,7 +556,8 @@ class Broker:
         if job.remote:
             return SCCACHE
         tool = self.naming.launching.choose(job.own_launcher) if job.parsed.compiles else ""
-        return "" if tool == SCCACHE and (self.server_lost or not self.naming.launching.server) else tool
+        lost = self.server_lost or job.uncached or not self.naming.launching.server
+        return "" if tool == SCCACHE and lost else tool
 
     def _wind_down(self) -> None:
         """After the first failure: the running compiles finish, then the failed ones speak, the first one last."""

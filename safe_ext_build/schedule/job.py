@@ -10,9 +10,9 @@ Messages are NUL-separated fields behind a length of four bytes:
     started PID                             (and `signalled NUMBER`, when somebody sends us a signal)
     done STATUS MAXRSS CPU EXCERPT          -> end CODE | run ... (again)
                                             -> say TEXT (before any of these)    print it
-                                            -> with NAMES VARIABLES KEEPS (before run) for this compile:
-                                               `name=directory` and `NAME=value`, one a line; and the variables
-                                               that it has of ours, where these are not all
+                                            -> with NAMES VARIABLES SECRETS KEEPS (before run) for this compile:
+                                               `name=directory`, `NAME=value`, what is not to be shown, and the
+                                               variables that it has of ours, where these are not all; one a line
 The open connection is the lease: when it breaks, the supervisor is gone, and so is the compiler.
 """
 
@@ -50,6 +50,7 @@ class Lease:
         self.names: list[list[bytes]] = []
         self.variables: list[list[bytes]] = []
         self.keeps: list[bytes] = []
+        self.secrets: list[bytes] = []
 
     def send(self, *fields: bytes) -> None:
         body = b"\0".join(fields)
@@ -148,11 +149,12 @@ class Run:
         command: list[bytes],
         names: Sequence[list[bytes]] = (),
         variables: Sequence[list[bytes]] = (),
+        secrets: Sequence[bytes] = (),
         keeps: Sequence[bytes] = (),
     ) -> None:
         self.directory, self.outputs, self.number, self.flags = directory, outputs, number, flags
         self.command = command
-        self.names, self.variables, self.keeps = names, variables, keeps
+        self.names, self.variables, self.secrets, self.keeps = names, variables, secrets, keeps
         self.temp = directory + b"/tmp"
         self.pid = 0
         self.files: list[bytes] = []
@@ -218,7 +220,7 @@ class Run:
             with open(self.files[1], "rb") as file:
                 head = file.read(EXCERPT)
                 file.seek(max(len(head), os.fstat(file.fileno()).st_size - EXCERPT))
-                return self.in_full((head + file.read()).replace(b"\0", b"?"))
+                return self.readable((head + file.read()).replace(b"\0", b"?"))
         except OSError:
             return b""
 
@@ -227,6 +229,12 @@ class Run:
         for name, directory in self.names:
             text = text.replace(name + b"/", directory + b"/")
         return text
+
+    def readable(self, text: bytes) -> bytes:
+        """What was said, as it may be shown: a compiler cache's own errors may tell what opens its storage."""
+        for secret in self.secrets:
+            text = text.replace(secret, b"***")
+        return self.in_full(text)
 
     def complete_depfile(self) -> None:
         """The names end with the build; what ninja reads must hold longer."""
@@ -265,8 +273,8 @@ class Run:
     def replay(self) -> None:
         for descriptor, path in enumerate(dict.fromkeys(self.files), 1):
             with open(path, "rb") as file:
-                if self.names:
-                    write(descriptor, self.in_full(file.read()))
+                if self.names or self.secrets:
+                    write(descriptor, self.readable(file.read()))
                     continue
                 while block := file.read(1 << 16):
                     write(descriptor, block)
@@ -303,6 +311,10 @@ def remove(path: bytes) -> None:
             pass
     except OSError:
         pass
+
+
+def lines(text: bytes) -> list[bytes]:
+    return [line for line in text.split(b"\n") if line]
 
 
 def pairs(text: bytes) -> list[list[bytes]]:
@@ -360,7 +372,7 @@ def wait_for_word(lease: Lease, signals: Signals, run: Run | None) -> list[bytes
                 abandon(run)
             if fields[0] == b"with":
                 lease.names, lease.variables = (pairs(field) for field in fields[1:3])
-                lease.keeps = fields[3].split()
+                lease.secrets, lease.keeps = (lines(field) for field in fields[3:5])
             elif fields[0] == b"say":
                 write(2, fields[1])
             else:
@@ -371,7 +383,8 @@ def perform(lease: Lease, signals: Signals, fields: list[bytes]) -> tuple[Run, l
     """Run the compiler as told; returns the run and the supervisor's next word."""
     directory, temporary, final, depfile, number, prepend, append, *command = fields[1:]
     outputs = (temporary, final, depfile)
-    run = Run(directory, outputs, number, (prepend, append), command, lease.names, lease.variables, lease.keeps)
+    told = (lease.names, lease.variables, lease.secrets, lease.keeps)
+    run = Run(directory, outputs, number, (prepend, append), command, *told)
     run.prepare()
     if not run.start():
         lease.send(b"done", b"%d" % (127 << 8), b"0", b"0", b"")

@@ -22,9 +22,11 @@ from .processes import Process, read, send
 
 PATIENCE = 15.0
 """Seconds for a server to begin to listen: one that stores elsewhere first tries whether it can."""
-IDLE = 30.0
+IDLE = 20.0
 """Seconds without any work for those who wait, after which it is given up: with a Redis that is gone, sccache 0.16
-waits for ever."""
+waits a minute for each step of each compile."""
+SPENT = 3.0
+"""The same where its storage is known to fail: nothing new goes through it, and who waits does so in vain."""
 NICE = 3
 State = Literal["none", "starting", "ready", "lost"]
 
@@ -43,6 +45,7 @@ class CacheServer:
         self.state: State = "none"
         self.process: Process | None = None
         self.why = ""
+        self.patience = IDLE
         self._deadline = 0.0
         self._spent = 0.0
         self._worked = 0.0
@@ -76,8 +79,8 @@ class CacheServer:
         if _listener(self.address) is not None:
             self.state = "ready"
         elif time.monotonic() > self._deadline:
-            silence = f"it did not begin to listen within {PATIENCE:.0f} s (does what it stores in answer?)"
-            self.lose(self._last_words() or silence)
+            asked = "does what it stores in answer, and take its password?"
+            self.lose(self._last_words() or f"it did not begin to listen within {PATIENCE:.0f} s ({asked})")
             if self.process:
                 send(self.process, signal.SIGKILL)
 
@@ -86,8 +89,8 @@ class CacheServer:
         (Who tries again and again to connect uses a little.)"""
         if not waited_for or spent - self._spent > 0.02 * (now - self._worked):
             self._spent, self._worked = spent, now
-        elif self.state == "ready" and self.process and now - self._worked > IDLE:
-            self.lose(f"it has done nothing for {IDLE:.0f} s (does what it stores in answer?)")
+        elif self.state == "ready" and self.process and now - self._worked > self.patience:
+            self.lose(f"it has done nothing for {self.patience:.0f} s (does what it stores in answer?)")
             send(self.process, signal.SIGKILL)
 
     def ended(self, pid: int, status: int) -> bool:
@@ -105,7 +108,9 @@ class CacheServer:
             self.state, self.why = "lost", f"{self.what} is lost: {why}"
 
     def line(self) -> str:
-        return f"{redact(self.why, self.environ)}; what is left is compiled without a cache"
+        return (
+            f"{redact(self.why, self.environ, self.launching.secrets)}; what is left is compiled without a cache"
+        )
 
     def _fork(self) -> int:
         parent, launching = os.getpid(), self.launching

@@ -23,7 +23,7 @@ from ..schedule.fit import Fit
 from ..schedule.forecast import Curve
 from ..schedule.policy import Limits
 from . import connection, farm, stall, status, usage
-from .cache_server import CacheServer
+from .cache_server import IDLE, SPENT, CacheServer
 from .connection import Connection
 from .farm import FarmClient
 from .memory import MemoryWatch
@@ -129,6 +129,9 @@ class JobServer:
         self.sight = self.memory.look(self.neighbours.outlooks())
         self.broker.observe(used, now)
         self._look_at_farm()
+        for line in self.broker.heed_storage(now):
+            stall.say(line)
+        self.cache.patience = SPENT if self.broker.storage.given_up else IDLE
         served = [job for job in self.broker.running() if job.launcher == SCCACHE and not job.remote]
         self.cache.watch(now, self.usage.spent_by_servers, bool(served) and not self.broker.frozen)
         if now >= self.next_note:

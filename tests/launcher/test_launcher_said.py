@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from safe_ext_build.launcher.redact import is_secret, redact
+from safe_ext_build.launcher.redact import is_secret, of_caches, redact
 from safe_ext_build.launcher.verdict import ServerLog, Verdict, from_ccache
 from safe_ext_build.report.caches import Said, sentence
 
@@ -17,7 +17,7 @@ from safe_ext_build.report.caches import Said, sentence
         ("# /p/a.cu\ndirect_cache_hit\nlocal_storage_hit\nlocal_storage_read_hit\n", Verdict("hit")),
         ("preprocessed_cache_hit\ndirect_cache_miss\nlocal_storage_write\n", Verdict("hit")),
         ("cache_miss\ndirect_cache_miss\nlocal_storage_miss\n", Verdict("miss")),
-        ("cache_miss\nlocal_storage_miss\nremote_storage_timeout\n", Verdict("miss", "", storage_failed=True)),
+        ("cache_miss\nlocal_storage_miss\nremote_storage_timeout\n", Verdict("miss")),
         ("unsupported_compiler_option\n", Verdict("uncacheable", "unsupported compiler option")),
         (
             "unsupported_code_directive\n",
@@ -57,12 +57,31 @@ def test_the_log_of_an_sccache_server(tmp_path: Path) -> None:
     assert log.verdict("n.seb-4.o") == Verdict("miss")
 
 
+@pytest.mark.parametrize(
+    ("steps", "last", "verdict"),
+    [
+        ({"module_id": "hit", "compute_80.ptx": "hit"}, "hit", Verdict("hit")),
+        ({"module_id": "miss", "compute_80.ptx": "miss"}, "miss", Verdict("miss")),
+        ({"module_id": "hit", "ptx": "hit", "cubin": "miss"}, "miss", Verdict("miss", "2 of 4 steps hit")),
+        ({"compute_90.cubin": "miss"}, "hit", Verdict("miss", "1 of 2 steps hit")),
+    ],
+)
+def test_an_nvcc_compile_of_which_a_part_hits(
+    tmp_path: Path, steps: dict[str, str], last: str, verdict: Verdict
+) -> None:
+    names = {"a.seb-1.o": "miss", "b.ptx": "miss", **{f"a.{name}": word for name, word in steps.items()}}
+    lines = [f"[D] [{name}]: Cache {word} in 0.000 s\n" for name, word in (*names.items(), ("a.seb-1.o", last))]
+    (tmp_path / "log").write_text("".join(lines))
+    assert ServerLog(str(tmp_path / "log")).verdict("/p/a.seb-1.o", "/p/csrc/a.cu") == verdict
+
+
 def test_what_a_cache_did_in_one_line() -> None:
     hit, miss = Said("hit", "", 61.0), Said("miss", "", 0.0)
     why = Said("uncacheable", "-fplugin", 0.0)
     assert sentence([]) == sentence([Said("", "", 0.0)]) == ""
     assert sentence([hit, hit, miss]) == "cache: 2 hits (saved 2 min 02 s), 1 miss"
     assert sentence([miss, miss, why], "; ") == "; cache: 0 hits, 2 misses, 1 not cacheable (-fplugin)"
+    assert sentence([miss, Said("miss", "2 of 4 steps hit", 0.0)]) == "cache: 0 hits, 2 misses (1 in part)"
     assert sentence([hit, Said("", "", 0.0)]) == "cache: 1 hit (saved 1 min 01 s), 1 without a word"
 
 
@@ -104,6 +123,7 @@ def test_the_values_of_secret_variables_are_shown_nowhere() -> None:
     for secret in ("wJalr", "correct horse", "battery1", "staple22", "eyJ"):
         assert secret not in text
     assert "public" in text and "/home/u" in text
+    assert of_caches({"MY_TOKEN": "test", "AWS_SESSION_TOKEN": "staple33"}) == ["staple33"]
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,42 @@ def test_what_ran_in_a_server_unseen_teaches_nothing(tmp_path: Path) -> None:
     assert (event.cache, event.curve) == ("miss", ())
 
 
+@pytest.mark.parametrize(
+    ("said", "lost", "again"),
+    [
+        (b"sccache: error: path must be shorter than SUN_LEN\n", False, True),
+        (b"a.cpp:1: error: no\n", True, True),  # the server is gone: who knows
+        (b"a.cpp:1: error: no\n", False, False),
+    ],
+)
+def test_where_sccache_itself_fails_the_compiler_runs_alone(
+    tmp_path: Path, said: bytes, lost: bool, again: bool
+) -> None:
+    build = Build(tmp_path, launching("sccache"))
+    assert build.ask("g++", "-c", "a.cpp", "-o", "a.o")[0] == "/bin/sccache"
+    failed = [b"done", b"256", b"1024", b"0.5", said]
+    build.broker.server_lost = lost
+    build.broker.receive(1, 1001, failed, 2.0, CALM)
+    build.broker.step(2.0, CALM)
+    runs = [fields for fields in build.sent if fields[0] == b"run"]
+    assert [run[8] for run in runs[1:]] == [b"g++"] * again
+    if again:
+        build.broker.receive(1, 1001, failed, 3.0, CALM)  # and what it says counts
+    assert (len(build.events), build.events[-1].outcome) == (1, "failed")
+
+
+def test_what_hit_in_part_teaches_nothing(tmp_path: Path) -> None:
+    """The next time all of it may have to be compiled."""
+    build = Build(tmp_path, launching("sccache", log=str(tmp_path / "log")))
+    output = build.ask("nvcc", "-c", "a.cu", "-o", "a.o")[-1]
+    build.broker.observe({1: (3 * GIB, 1.5)}, 2.5)
+    words = {"a.ptx": "hit", "a.cubin": "miss", output: "miss"}
+    lines = [f"[D] [{name}]: Cache {word} in 0.1 s\n" for name, word in words.items()]
+    (tmp_path / "log").write_text("".join(lines))
+    event = build.done()
+    assert (event.cache, event.cache_why, event.curve) == ("miss", "1 of 3 steps hit", ())
+
+
 def test_what_the_users_own_server_runs_teaches_nothing(tmp_path: Path) -> None:
     build = Build(tmp_path, replace(launching("sccache"), ours=False))
     build.ask("g++", "-c", "a.cpp", "-o", "a.o")

@@ -407,7 +407,7 @@ def test_names_are_for_the_compiler_and_directories_for_everybody_else(bench: Be
     """See launcher/names.py; and a variable that only this compile has."""
     process = bench.start("compiler", merged=True)
     connection, _ = bench.asked()
-    connection.send(b"with", b".seb/src=/home/u/a=b\n.seb/here=/tmp", b"CCACHE_DEPEND=1\nX=a=b", b"")
+    connection.send(b"with", b".seb/src=/home/u/a=b\n.seb/here=/tmp", b"CCACHE_DEPEND=1\nX=a=b", b"", b"")
     script = """echo ".seb/here/a.o: .seb/src/a.c other/.seb.h" > a.d; echo "$CCACHE_DEPEND $X"
     echo ".seb/src/a.c:1: warning" >&2"""
     bench.run(connection, *sh(script), dep="a.d")
@@ -418,10 +418,22 @@ def test_names_are_for_the_compiler_and_directories_for_everybody_else(bench: Be
     assert (bench.place / "a.d").read_text() == "/tmp/a.o: /home/u/a=b/a.c other/.seb.h\n"
 
 
+def test_what_opens_a_storage_is_shown_neither_to_the_user_nor_to_the_supervisor(bench: Bench) -> None:
+    process = bench.start("compiler", merged=True)
+    connection, _ = bench.asked()
+    connection.send(b"with", b"", b"", b"longer-secret\nsecret", b"")
+    bench.run(connection, *sh("echo no redis://longer-secret@c, nor secret >&2; exit 1"))
+    connection.receive()
+    done = connection.receive()
+    assert done and done[4] == b"no redis://***@c, nor ***\n"
+    connection.send(b"end", b"1")
+    assert process.communicate(timeout=10)[0] == b"no redis://***@c, nor ***\n"
+
+
 def test_an_error_is_told_with_directories(bench: Bench) -> None:
     process = bench.start("compiler", merged=True)
     connection, _ = bench.asked()
-    connection.send(b"with", b".seb/src=/p", b"", b"")
+    connection.send(b"with", b".seb/src=/p", b"", b"", b"")
     bench.run(connection, *sh("echo .seb/src/a.c:1: error: no >&2; exit 1"))
     connection.receive()
     done = connection.receive()
@@ -436,7 +448,7 @@ def test_what_leaves_takes_nothing_along_but_what_compilers_look_at(bench: Bench
     process = bench.start("compiler", merged=True, environ={**secret, "NVCC_APPEND_FLAGS": "-O1"})
     connection, _ = bench.asked()
     for keeps in (FOR_COMPILERS, ()):
-        connection.send(b"with", b"", b"SCCACHE_SERVER_UDS=/w/farm", " ".join(keeps).encode())
+        connection.send(b"with", b"", b"SCCACHE_SERVER_UDS=/w/farm", b"", "\n".join(keeps).encode())
         bench.run(connection, *sh("env; exit 1"), append="-O1")
         assert [(connection.receive() or [b""])[0] for _ in range(2)] == [b"started", b"done"]
         found = dict(line.split("=", 1) for line in (bench.directory / "out").read_text().splitlines())

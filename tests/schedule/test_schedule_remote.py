@@ -94,7 +94,7 @@ def test_what_leaves_goes_to_the_farms_own_client(build: Build, tmp_path: Path) 
     (told,) = build.told(1, b"with")
     assert variables(told)["SCCACHE_SERVER_UDS"] == "/w/farm"
     assert variables(told)["TMPDIR"] == str(tmp_path / "farm")
-    assert told[3].split() == [name.encode() for name in FOR_COMPILERS]
+    assert told[4].split() == [name.encode() for name in FOR_COMPILERS]
     assert build.told(2, b"with") == []
     starts = [event.remote for event in build.events if event.kind == "start"]
     assert starts == [True, False]
@@ -136,7 +136,7 @@ def test_one_that_fails_there_is_told_by_what_it_says_here(build: Build) -> None
     assert build.error == ""
     there, here = build.runs(1)
     assert (there[0], here[0]) == ("/bin/sccache", "g++")
-    assert [b"with", b"", b"", b""] in build.told(1, b"with"), "names and variables of before are taken back"
+    assert [b"with", b"", b"", b"", b""] in build.told(1, b"with"), "names and variables of before are taken back"
     build.done(1, FAILED, "1.cpp:3:5: error: 'x' was not declared\n")
     build.say(NINJA, b"ninja-done", b"0")
     assert build.outcomes == [("returned", True), ("failed", False)]

@@ -62,6 +62,11 @@ def _below(compiler: psutil.Process) -> list[psutil.Process]:
     return [compiler, *below] if below and _parent(compiler) == "sccache" else []
 
 
+def _working(build: Build, trees: list[list[psutil.Process]]) -> list[list[psutil.Process]]:
+    trees += filter(None, map(_below, build.named("g++")))
+    return trees
+
+
 def _parent(process: psutil.Process) -> str:
     try:
         parent = process.parent()
@@ -131,9 +136,10 @@ def test_a_compiler_of_the_server_that_is_killed_from_outside_ends_the_build(cac
     write(cached, {"a": SLOW, "b": SLOW})
     with started(cached, cached.hook()) as build:
         wait_for_compilers(build)
+        trees: list[list[psutil.Process]] = []
+        build.wait_until(lambda: bool(_working(build, trees)), "a compiler that runs something")
         build.mark("")
-        tree = next(filter(None, map(_below, build.named("g++"))))
-        for process in tree:  # the server waits for whoever has its compiler's pipe
+        for process in trees[0]:  # the server waits for whoever has its compiler's pipe
             process.kill()
         assert build.seconds_to_clear() <= PROMISE
         build.wait()
@@ -193,6 +199,6 @@ def test_a_server_that_does_nothing_for_those_who_wait_is_given_up() -> None:
         assert states == ["ready", "ready", "ready", "ready", "lost"]
         assert sleeper.wait(10) == -signal.SIGKILL
     assert server.line() == (
-        "the sccache server of this build is lost: it has done nothing for 30 s (does what it stores in answer?); "
+        "the sccache server of this build is lost: it has done nothing for 20 s (does what it stores in answer?); "
         "what is left is compiled without a cache"
     )
