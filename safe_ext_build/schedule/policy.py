@@ -393,6 +393,7 @@ class Scheduler:
     def _start_first(self, now: float, budget: int | None) -> tuple[int, int]:
         """Something always runs: the first that waits, whatever memory says."""
         fronts = [job for heap in self._groups.values() if (job := self._front(heap))]
+        self._groups = {key: heap for key, heap in self._groups.items() if heap}
         job = self._jobs.get(self._blocked) if self._enough_overtaken() else None
         job = job or min(fronts, key=lambda job: (*job.rank, job.order))
         heap = self._groups[job.group]
