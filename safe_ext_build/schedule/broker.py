@@ -36,7 +36,6 @@ State = Literal["waiting", "running", "held", "ended"]
 # A compile that is killed for memory again, although nothing of ours ran beside it, does not fit.
 KILLS_ALONE = 2
 FARM_LOST = "the build's client of the farm was lost"
-SERVER_LOST = "the build's sccache server was lost"
 # When two steps send one compiler to a server at a time, sccache-dist 0.16 cuts the second off, and then has it.
 CUT_OFF = "Could not submit toolchain"
 UNSAID = "it does not say why"
@@ -291,10 +290,7 @@ class Broker:
             # Of a step that fails there sccache 0.16 tells neither the status nor, for nvcc, what was said; and it
             # may be that machine's fault. Here it will be told as it is.
             outcome, job.unasked = "returned", job.unasked or redact(_last_word(said))
-        elif outcome == "failed" and job.launcher == SCCACHE and self.server_lost:
-            # A client that finds no server tries to start one itself, and fails when that does not begin.
-            outcome, job.unasked = "returned", SERVER_LOST
-        may_leave = job.unasked in (FARM_LOST, SERVER_LOST) or self._is_cut_off(job)
+        may_leave = job.unasked == FARM_LOST or self._is_cut_off(job)
         if job.unasked and not may_leave:
             self._say(job, [f"what the farm does not compile ({job.unasked}) is compiled here"])
         self._record(job, outcome, max(cpu, job.served), curve, now, said_of)
