@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from math import ceil
-
 from .claims import Job
 
 PAUSE = 10.0
 """Seconds without another compile for the farm after one has come back from it; twice as long each time."""
 MOST_PAUSE = 160.0
 _YOUNG = 5.0
-_LOAD = 0.5  # of a CPU, by a compile that is too young to be measured: it begins with its preprocessors
+_LOAD = 0.25  # of a CPU, by a compile that is too young to be measured: it begins with its preprocessors
 
 
 class Away:
@@ -43,7 +41,7 @@ class Away:
     @property
     def cpus(self) -> int:
         """CPUs of this machine that all of them keep busy."""
-        return ceil(sum(self._loads.values()))
+        return round(sum(self._loads.values()))
 
     def begin(self, job: Job) -> None:
         self._steps[job.id], self._loads[job.id] = job.threads, _LOAD

@@ -88,6 +88,12 @@ class FarmClient(CacheServer):
             return "the farm's scheduler answers again"
         return "the farm's scheduler does not answer any more: what is left is compiled here until it does"
 
+    def leave_behind(self, away: Away) -> None:
+        """The servers go on with what nobody waits for any more: until the scheduler is asked again, that takes up
+        what they have. (One step is sent at any rate: only a client has the scheduler asked.)"""
+        if self.launching.shares:
+            away.slots = max(1, away.slots - away.steps)
+
     def line(self) -> str:
         more = "it is started again" if self.tries < TRIES else "what is left is compiled here"
         return f"{redact(self.why, self.environ)}; {more}"

@@ -219,6 +219,7 @@ class JobServer:
             self._watch_farm()
         if self.farm.state == "lost" and not self.farm.process:
             stall.say(self.farm.line())
+            self.farm.leave_behind(self.broker.scheduler.away)
             self.broker.recall(FARM_LOST)
         if self.farm.state in ("lost", "ready"):
             self._advance()

@@ -60,6 +60,12 @@ def test_how_long_it_will_take() -> None:
     assert scheduler.expected(0) is None, "nobody knows how long the new one takes"
 
 
+def test_the_first_to_start_is_found_among_some_that_are_gone() -> None:
+    scheduler = build({1: curve(1, 10), 2: curve(8, 1000), 3: curve(1, 10)})
+    scheduler.remove(2)
+    assert ids(scheduler.decide(0, memory()).admit) == [1, 3]
+
+
 @pytest.mark.parametrize("available", [64, 0.9, 0.1])
 def test_something_always_runs(available: float) -> None:
     assert len(build({1: curve(100), 2: curve(100)}).decide(0, memory(available)).admit) == 1

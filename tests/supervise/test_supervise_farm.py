@@ -19,6 +19,8 @@ import pytest
 
 from safe_ext_build.launcher.call import Launching, farm_log
 from safe_ext_build.schedule.away import Away
+from safe_ext_build.schedule.claims import Job
+from safe_ext_build.schedule.forecast import Features, Forecaster
 from safe_ext_build.supervise import lookout
 from safe_ext_build.supervise.farm import TRIES, FarmClient, compiles
 from safe_ext_build.supervise.lookout import Report
@@ -272,6 +274,21 @@ def test_a_number_that_somebody_has_said_stays(tmp_path: Path) -> None:
     client, away = FarmClient(launching(tmp_path, shares=False), {}), Away()
     hear(client, away, Report(True, 8, 3))
     assert away.slots == 0
+
+
+@pytest.mark.parametrize(("shares", "steps", "slots"), [(True, 2, 2), (True, 4, 1), (True, 0, 4), (False, 2, 4)])
+def test_what_a_lost_client_leaves_behind_takes_up_slots(
+    tmp_path: Path, shares: bool, steps: int, slots: int
+) -> None:
+    away = Away()
+    away.slots = 4
+    features = Features(True, max(1, steps), max(1, steps), "k")
+    if steps:
+        job = Job(1, features, features, steps, 1, Forecaster({}).forecast(features), True)
+        job.threads = steps
+        away.begin(job)
+    FarmClient(launching(tmp_path, shares=shares), {}).leave_behind(away)
+    assert away.slots == slots
 
 
 def test_a_silent_scheduler_is_told_of_once_and_once_when_it_is_back(client: FarmClient) -> None:
