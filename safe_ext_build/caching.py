@@ -118,6 +118,8 @@ def _for_tools(chosen: str, launching: Launching, environ: Mapping[str, str]) ->
         # Whatever calls sccache in this build, its server is the build's own, and ends with it; and it is the
         # server that compiles, which tells what became of a compile (0.17 can do it in the client).
         found |= {"SCCACHE_SERVER_UDS": launching.server, "SCCACHE_CLIENT_SIDE": "false"}
+        if launching.config and not launching.farm:
+            found["SCCACHE_CONF"] = launching.config  # who calls it reads it, too, and fails where it is damaged
     return found
 
 
