@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from . import ui
 from .errors import FarmError
-from .farm.share import Share, local_configuration
+from .farm.share import Share, local_configuration, write_configuration
 from .launcher import configured, digest, names, redact
 from .launcher.call import CCACHE, SCCACHE, Launching
 from .launcher.tools import TORCH_VARIABLE, Launcher
@@ -96,12 +96,13 @@ def prepare(
 
 
 def _configuration(place: Workspace, environ: Mapping[str, str]) -> str:
-    """sccache's, where it names a farm, without that: what is to run here must not go there."""
+    """sccache's, where it names a farm, without that: what is to run here must not go there. So where we cannot
+    read it, sccache must not either."""
     try:
         return str(local_configuration(environ, place.path) or "")
     except FarmError as error:
-        ui.warn(f"{error}: sccache, too, will ignore it")
-        return ""
+        ui.warn(f"{error}: all of it is ignored, and sccache keeps objects where it does without one")
+        return str(write_configuration({}, place.path))
 
 
 def _for_tools(chosen: str, launching: Launching, environ: Mapping[str, str]) -> dict[str, str]:
@@ -117,6 +118,8 @@ def _for_tools(chosen: str, launching: Launching, environ: Mapping[str, str]) ->
         # Whatever calls sccache in this build, its server is the build's own, and ends with it; and it is the
         # server that compiles, which tells what became of a compile (0.17 can do it in the client).
         found |= {"SCCACHE_SERVER_UDS": launching.server, "SCCACHE_CLIENT_SIDE": "false"}
+        if launching.config and not launching.farm:
+            found["SCCACHE_CONF"] = launching.config  # who calls it reads it, too, and fails where it is damaged
     return found
 
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from .. import __version__, probe, settings
 from ..errors import FarmError
-from ..farm import client, roles, server
+from ..farm import client, roles, server, share
 from ..farm.server import Server
 from ..launcher import tools
 from ..launcher.call import SCCACHE
@@ -106,7 +106,10 @@ def as_client(environ: Mapping[str, str], place: Path) -> Iterator[Finding]:
     yield from _exposed("client", farm.config)
     yield from _proxies(farm.scheduler, environ)
     yield from clock("client", farm.scheduler, farm.origin)
+    tool = tools.find(SCCACHE, environ)
     try:
+        if tool:
+            share.have_read(farm, tool.path, environ)
         status = client.ask(farm)
     except FarmError as error:
         yield problem("client", error)

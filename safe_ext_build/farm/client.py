@@ -105,7 +105,8 @@ def read(path: Path) -> dict[str, Any]:
     Raises FarmError."""
     try:
         text = path.read_text(encoding="utf-8") if str(path) != "." else ""
-        found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        # With the mark that some editors put first sccache takes TOML, and no JSON.
+        found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text.removeprefix("\ufeff"))
     except FileNotFoundError:
         return {}
     except OSError as error:

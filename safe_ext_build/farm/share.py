@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .. import probe
 from ..errors import FarmError
 from ..launcher.call import SCCACHE
 from ..launcher.redact import redact
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from ..launcher.tools import Launcher
     from ..settings import Settings
 
+_CORRECT = "Correct or remove that name; what may stand there says sccache: `sccache --dist-auth`."
 _CONFIGURE = "Have `safe-ext-build farm init client` tell it of one, or leave farm.required out."
 
 
@@ -69,6 +73,7 @@ def share_of(
     if not launcher.keeps:
         hint = f'Compiles reach a farm through sccache: set launcher = "{SCCACHE}" or "auto".'
         raise FarmError(f'{farm.origin} needs sccache, and launcher is "none"', code="SEB-9053", hint=hint)
+    have_read(farm, next(tool.path for tool in launcher.tools if tool.name == SCCACHE), environ)
     found = client.ask(farm, timeout)
     slots = settings.jobs.remote or max(1, found.cpus - found.in_progress)
     source = f", as {settings.source('jobs.remote')} says" if settings.jobs.remote else ""
@@ -78,6 +83,29 @@ def share_of(
     return Share(slots, (redact(line, environ),), farm.scheduler, fixed=bool(settings.jobs.remote))
 
 
+def have_read(farm: client.Farm, program: Path, environ: Mapping[str, str]) -> None:
+    """Have sccache itself read the configuration: where a word in it is none of sccache's, it does not start.
+
+    Raises FarmError."""
+    if farm.token_kind not in ("token", "insecure"):
+        return  # it would open a browser
+    try:
+        status, said = probe.run([str(program), "--dist-auth"], environ)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return
+    if status and "config file" in said:
+        raise FarmError(
+            f"{farm.config} is no valid configuration of sccache: {_refusal(said)}", code="SEB-9002", hint=_CORRECT
+        )
+
+
+def _refusal(said: str) -> str:
+    """What sccache does not take, and where. Not in its words: they show the line, which may hold the token."""
+    word, place = re.search(r"unknown field `([\w-]+)`", said), re.search(r"\bat (line \d+, column \d+)", said)
+    what = f"it does not know the name {word[1]}" if word else "it does not take it"
+    return f"{what} (at {place[1]})" if place else what
+
+
 def local_configuration(environ: Mapping[str, str], place: Path) -> Path | None:
     """Write the configuration that applies without its farm into a directory; None where it names none.
 
@@ -85,9 +113,13 @@ def local_configuration(environ: Mapping[str, str], place: Path) -> Path | None:
     found = client.read(client.config_path(environ))
     if "dist" not in found:
         return None
+    return write_configuration({name: value for name, value in found.items() if name != "dist"}, place)
+
+
+def write_configuration(what: Mapping[str, object], place: Path) -> Path:
+    """Write a configuration of sccache into a directory. Raises OSError."""
     # As JSON, which sccache reads, too: there are many ways to write a farm in TOML, and all are left out.
-    rest = {name: value for name, value in found.items() if name != "dist"}
     local = place / "sccache.json"
     local.touch(0o600)
-    local.write_text(json.dumps(rest, default=str), encoding="utf-8")
+    local.write_text(json.dumps(what, default=str), encoding="utf-8")
     return local

@@ -19,9 +19,11 @@ _GCC_DIED = re.compile(r"error: (Killed|Terminated|Interrupt|Hangup|Quit) signal
 _GCC_NAMES_TOOL = re.compile(r"^\S*(?:g\+\+|gcc|c\+\+|cc)[\w.-]*: .*\bcc1(?:plus|obj)?\b(?!')", re.MULTILINE)
 # sccache 0.16 runs compilers in its server: "sccache: Compiler killed by signal 9"; and nvcc's tools apart:
 # "cicc terminated (signal: 9)", without an end of line.
-_SCCACHE_DIED = re.compile(
-    r"^sccache: Compiler killed by signal (\d+)|\b[\w+]+ terminated \(signal: (\d+)\)", re.MULTILINE
-)
+_SCCACHE_DIED = re.compile(r"^sccache: Compiler killed by signal (\d+)", re.MULTILINE)
+_STEP_DIED = re.compile(r"\b[\w+]+ terminated \(signal: (\d+)\)")
+# It calls a signal what was the exit status of a step of nvcc (its nvcc.rs, exit_status): 1 of gcc, 2 of cudafe++
+# and cicc, which then have said what is wrong.
+_EXIT_STATUSES = (1, 2)
 # cicc and cudafe++ handle INT and TERM, say this and nothing else; nvcc exits with 4, or 255 with --threads.
 _EDG_TERMINATED = re.compile(r"^Compilation terminated\.$", re.MULTILINE)
 _SIGNALS = {
@@ -48,8 +50,11 @@ def killed_by(status: int, tail: str) -> int:
         return int(died[1])
     if died := _GCC_DIED.search(tail) or _NVCC_ENDED.search(tail):
         return int(_SIGNALS[died[1]])
+    if died := _STEP_DIED.search(tail):
+        return int(died[1])
     if died := _SCCACHE_DIED.search(tail):
-        return int(died[1] or died[2])
+        more = _SCCACHE_DIED.sub("", tail).strip()
+        return 0 if more and int(died[1]) in _EXIT_STATUSES else int(died[1])
     return _killed_in_shell(status >> 8, tail)
 
 

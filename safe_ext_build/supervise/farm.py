@@ -55,6 +55,11 @@ class FarmClient(CacheServer):
             os.makedirs(self.temporary, exist_ok=True)
             self.start()
 
+    def lose(self, why: str) -> None:
+        if self.state == "starting":
+            self.tries = TRIES  # what keeps it from beginning keeps the next one, too, and waiting costs
+        super().lose(why)
+
     def look_out(self) -> int:
         """Have the farm watched, with the client that runs now; returns the pipe that tells, or -1."""
         if self.lookout < 0 and self.process:

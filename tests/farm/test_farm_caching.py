@@ -60,6 +60,10 @@ def test_without_a_farm_sccache_reads_what_the_user_wrote(tmp_path: Path) -> Non
 
 
 def test_a_damaged_configuration_is_no_end_of_a_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = prepared(tmp_path, Launcher(SCCACHE, (), (SCCACHE,)), None, "[dist\n").launching
-    assert found.config == ""
+    both = prepared(tmp_path, Launcher(SCCACHE, (), (SCCACHE,)), None, "[dist\n")
+    found = both.launching
+    assert both.variables["SCCACHE_CONF"] == found.config, "what calls sccache reads it, too"
+    assert json.loads(Path(found.config).read_text()) == {}, (
+        "sccache may read what we do not, and use a farm in it"
+    )
     assert "is no valid configuration of sccache" in capsys.readouterr().err

@@ -45,6 +45,12 @@ def test_a_farm_is_read(tmp_path: Path) -> None:
     assert TOKEN not in repr(found)
 
 
+def test_the_mark_of_some_editors_is_no_damage(tmp_path: Path) -> None:
+    environ = write(tmp_path, '\ufeff[dist]\nscheduler_url = "http://h:1"\n')
+    found = client.configured(environ)
+    assert found and found.scheduler == "http://h:1"
+
+
 def test_json_is_read_as_sccache_does(tmp_path: Path) -> None:
     dist = {"scheduler_url": "http://h:1", "auth": {"type": "token", "token": TOKEN}}
     found = client.configured(write(tmp_path, json.dumps({"dist": dist}), "config.json"))

@@ -10,6 +10,7 @@ from typing import Any
 
 import farm_stub
 import pytest
+from farm_harness import SCCACHE_DIST
 
 from safe_ext_build.errors import FarmError
 from safe_ext_build.farm.share import Share, choose, local_configuration
@@ -97,6 +98,22 @@ def test_it_is_reached_through_sccache_only(tmp_path: Path, launcher: Launcher |
     assert found and found.slots == 0 and what in found.lines[0]
     text = refused(environ, launcher, required=True)
     assert text.startswith("SEB-9053 ") and what in text
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("tolchain_cache_size = 5\n", "it does not know the name tolchain_cache_size (at line 3, column 1)"),
+        ('toolchains = "s3cr3t"\n', "it does not take it (at line 3, column 14)"),
+    ],
+)
+def test_what_sccache_does_not_read_is_no_farm(tmp_path: Path, line: str, what: str) -> None:
+    text = f'[dist]\nscheduler_url = "{farm_stub.nobody()}"\n{line}{AUTH}'
+    (tmp_path / "config").write_text(text)
+    environ = {"SCCACHE_CONF": str(tmp_path / "config"), "HOME": str(tmp_path)}
+    real = replace(TOOL, path=SCCACHE_DIST.with_name("sccache"))
+    refusal = refused(environ, Launcher(real, (), (real,)), required=True)
+    assert refusal.startswith("SEB-9002 ") and refusal.endswith(what)
 
 
 AUTH = '[dist.auth]\ntype = "token"\ntoken = "s3cr3t"\n'

@@ -125,6 +125,25 @@ def test_a_killed_cc1plus_for_real(number: signal.Signals, tmp_path: Path) -> No
     assert killed_by(exited(compiler.returncode), tail) == number
 
 
+SCCACHE_SAYS = "sccache: Compiler killed by signal {}\n"
+
+
+@pytest.mark.parametrize(
+    ("tail", "number"),
+    [
+        # Steps of nvcc that have ended with 2 and 1: sccache 0.16 calls that a signal.
+        (f"{ERROR}{SCCACHE_SAYS.format(2)}", 0),
+        (f"ptxas a.ptx, line 60; error   : Unknown modifier '.instr'\n{SCCACHE_SAYS.format(1)}", 0),
+        (SCCACHE_SAYS.format(2), 2),
+        (f"{ERROR}{SCCACHE_SAYS.format(9)}", 9),
+        (f"cicc terminated (signal: 2){SCCACHE_SAYS.format(2)}", 2),
+    ],
+)
+def test_what_sccache_calls_a_signal(tail: str, number: int) -> None:
+    assert killed_by(exited(254), tail) == number
+    assert classify(exited(254), tail, False) == ("stopped" if number else "failed")
+
+
 def _only_child(pid: int) -> int:
     children = Path(f"/proc/{pid}/task/{pid}/children")
     for _ in range(1000):

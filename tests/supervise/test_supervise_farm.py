@@ -336,6 +336,16 @@ def test_it_is_started_again_a_few_times(client: FarmClient, monkeypatch: pytest
     assert Path(client.temporary).is_dir()
 
 
+def test_one_that_never_began_is_not_tried_again(client: FarmClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a storage that is gone each try takes 15 s."""
+    monkeypatch.setattr(client, "start", lambda: setattr(client, "state", "starting"))
+    client.need()
+    client.lose("it did not begin to listen within 15 s")
+    assert client.line().endswith("; what is left is compiled here")
+    client.need()
+    assert client.state == "lost"
+
+
 def test_it_is_told_of_the_farm_and_the_cache_is_not(tmp_path: Path) -> None:
     told = Launching(farm="/f", log=str(tmp_path / "log"), config="/ws/sccache.json")
     assert FarmClient(told, {}).own_variables() == {}
