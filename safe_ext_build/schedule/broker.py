@@ -42,6 +42,9 @@ CUT_OFF = "Could not submit toolchain"
 UNSAID = "it does not say why"
 # A run is never taken to be shorter than this (seconds): the scheduler divides by it.
 SHORTEST = 0.05
+# Of sccache's client, about a step; and a place in a source, as gcc and nvcc write it.
+_REFUSED = re.compile(r"http error status: (Error \d+: [^\[\n]{1,150})")
+_PLACE = re.compile(r"[(:]\d+[):]")
 _SCCACHE_FAILED = re.compile(r"^sccache: (?:error\b|encountered fatal error)", re.MULTILINE)
 
 
@@ -304,7 +307,7 @@ class Broker:
             outcome, job.unasked = "returned", job.unasked or redact(_last_word(said))
         may_leave = job.unasked == FARM_LOST or self._is_cut_off(job)
         if job.unasked and not may_leave:
-            self._say(job, [f"what the farm does not compile ({job.unasked}) is compiled here"])
+            self._say(job, [f"what the farm does not compile ({_in_short(job.unasked)}) is compiled here"])
         self._record(job, outcome, max(cpu, job.served), curve, now, said_of)
         self.frozen.discard(job.id)
         if outcome == "compiled":
@@ -628,9 +631,16 @@ def _absolute(cwd: str, path: str) -> str:
 
 
 def _last_word(said: str) -> str:
-    """What a compile that failed elsewhere said: its first error, or what it ended with."""
+    """What a compile that failed elsewhere said: the farm's answer, its first error, or what it ended with."""
+    if refused := _REFUSED.search(said):
+        return refused[1].strip()
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return (outcomes.first_error(said) or (lines[-1] if lines else UNSAID))[:200]
+
+
+def _in_short(why: str) -> str:
+    """The same for many: an error in the source, which has a place there, will be said by who compiles it here."""
+    return "it failed there" if _PLACE.search(why) else why
 
 
 def _why(job: Job, outcome: outcomes.Outcome) -> str:

@@ -166,6 +166,26 @@ def test_it_is_said_once_for_all_that_come_back_alike(tmp_path: Path) -> None:
     assert lines == [f"safe-ext-build: {what}\n"]
 
 
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            '["a.ptx"] http error status: Error 401: Fixed token mismatch["b.ptx"] more',
+            "Error 401: Fixed token mismatch",
+        ),
+        ("a.cu(7): error: identifier x is undefined\n1 error detected", "it failed there"),
+        ("a.cpp:3:12: error: expected ;", "it failed there"),
+        ("ptxas fatal   : Could not open output file", "ptxas fatal   : Could not open output file"),
+        ("", "it does not say why"),
+    ],
+)
+def test_why_it_came_back(build: Build, said: str, reason: str) -> None:
+    build.ask()
+    build.done(1, FAILED, said)
+    line = f"safe-ext-build: what the farm does not compile ({reason}) is compiled here\n"
+    assert build.told(1, b"say") == [[b"say", line.encode()]]
+
+
 def test_secrets_in_what_the_farm_says_are_not_repeated(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCCACHE_REDIS_PASSWORD", "hunter2hunter2")
     build.ask()
