@@ -6,18 +6,16 @@ request that it refuses as soon as it has looked at the token.
 
 from __future__ import annotations
 
-import http.client
 import json
 import operator
 import os
 import re
 import socket
-import ssl
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
 from ..errors import FarmError
@@ -27,6 +25,9 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+if TYPE_CHECKING:
+    import http.client
 
 INSECURE = "dangerously_insecure_client"
 """The token of sccache's clients that are given none."""
@@ -217,6 +218,8 @@ def exchange(
 ) -> Answer:
     """One request without a body, not through a proxy, and without following where the answer may point: the token
     is for this scheduler only. `origin` names it in messages. Raises FarmError."""
+    import http.client  # which most builds have no use for
+
     connection = _connect(urlsplit(scheduler), origin, timeout)
     try:
         # Its HTTP server cannot be trusted to keep a connection.
@@ -237,6 +240,9 @@ def exchange(
 
 def _connect(parts: SplitResult, origin: str, timeout: float) -> http.client.HTTPConnection:
     """A connection that stands. Raises FarmError."""
+    import http.client
+    import ssl
+
     host, port = parts.hostname or "", parts.port
     secure = parts.scheme == "https"
     kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
