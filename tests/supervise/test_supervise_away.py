@@ -50,10 +50,10 @@ class Build:
 
 def test_a_status_tells_what_is_on_the_farm() -> None:
     build = Build(cpus=2)
-    build.ask(1, 2, 3, 4)
+    build.ask(1, 2, 3, 4, 5)
     found = build.look()
     assert (found.remote, found.slots, found.farmed, found.waiting) == (2, 2, 0, 1)
-    assert [one.remote for one in found.running] == [True, True, False]
+    assert [one.remote for one in found.running] == [True, True, False, False]
     build.done(1)
     found = build.look()
     assert (found.remote, found.farmed, found.compiled) == (2, 1, 1)
