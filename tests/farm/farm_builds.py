@@ -97,8 +97,16 @@ class FarmBuild(Build):
 
     def parent_of(self, name: str, parent: str) -> psutil.Process:
         """The process of that name below one of another."""
-        found = [one for one in self.named(name) if (above := one.parent()) and above.name() == parent]
-        return found[0]
+        return next(one for one in self.named(name) if above(one) == parent)
+
+
+def above(process: psutil.Process) -> str:
+    """The name of its parent; '' of one that is gone, as a client is that has its answer."""
+    try:
+        parent = process.parent()
+        return parent.name() if parent else ""
+    except psutil.Error:
+        return ""
 
 
 @contextlib.contextmanager

@@ -48,7 +48,7 @@ def wait_for_compilers(build: Build, count: int = 2) -> None:
     """Until so many compilers work, each below the server."""
 
     def working() -> bool:
-        return sum(one.name() == "g++" for one in build.processes() if _parent(one) == "sccache") >= count
+        return sum(_parent(one) == "sccache" for one in build.named("g++")) >= count
 
     build.wait_until(working, f"{count} compilers below the server")
 

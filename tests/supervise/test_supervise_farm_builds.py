@@ -11,7 +11,7 @@ import farm_builds
 import farm_harness
 import psutil
 import pytest
-from farm_builds import FarmBuild, at_a_time, compiled_here, project_on, started, write
+from farm_builds import FarmBuild, above, at_a_time, compiled_here, project_on, started, write
 from farm_harness import Farm
 from kill_harness import PROMISE, Project, number_of
 
@@ -159,13 +159,8 @@ def test_the_client_is_started_again(farm: Farm, project: Project) -> None:
 
 def farm_client(build: FarmBuild) -> psutil.Process:
     """The one with the farm: of the two servers that the supervisor has, it is not told to forget it."""
-    (found,) = [
-        one
-        for one in build.named("sccache")
-        if (above := one.parent())
-        and above.name() == "seb-super"
-        and one.environ().get("SCCACHE_SERVER_UDS", "").endswith("/farm")
-    ]
+    servers = [one for one in build.named("sccache") if above(one) == "seb-super"]
+    (found,) = [one for one in servers if one.environ().get("SCCACHE_SERVER_UDS", "").endswith("/farm")]
     return found
 
 
